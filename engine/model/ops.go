@@ -1,0 +1,41 @@
+package model
+
+import "tandem/engine/tensor"
+
+// Ops is what an architecture needs of a device. It has two halves.
+//
+// The first three methods load weights; a backend packs them to its own layout
+// and keeps them quantised. The rest record the forward pass: an architecture
+// calls them once, in order, and the backend replays the recording for every
+// batch (one native call a step on the CPU, captured graphs on CUDA). Each op
+// is a phase that a backend can run fused: the norm before a projection, bias,
+// rotation and cache write behind it, the residual addition at its end.
+//
+// Shapes are per batch row. Buffers are float32. Methods that load return an
+// error that names the tensor; a recording error is kept and returned by the
+// backend when the recording is sealed.
+type Ops interface {
+	// Matrix loads a linear weight: parts stacked along rows, all with the same
+	// number of columns. Parts may differ in element type.
+	Matrix(parts ...tensor.Host) (tensor.Matrix, error)
+	// GateUp loads two [inter, hidden] weights as one matrix for GatedMLP.
+	GateUp(gate, up tensor.Host) (tensor.Matrix, error)
+	// Vector loads parts one after another as float32.
+	Vector(parts ...tensor.Host) (tensor.Vector, error)
+
+	// Buffer declares an activation of the given width per row.
+	Buffer(width int) tensor.Buffer
+	// Embed sets out to the table's rows of the batch's tokens.
+	Embed(out tensor.Buffer, table tensor.Matrix)
+	// AttnInput normalises x, projects it to q, k and v, rotates q and k, writes
+	// k and v into the paged cache, and sets q [heads*headDim].
+	AttnInput(q, x tensor.Buffer, a tensor.AttnInput)
+	// Attention sets out [heads*headDim] to causal attention of q over the cache.
+	Attention(out, q tensor.Buffer, a tensor.Attn)
+	// AddLinear adds in·Wᵀ (+ bias unless None) to x.
+	AddLinear(x, in tensor.Buffer, w tensor.Matrix, bias tensor.Vector)
+	// GatedMLP sets out [inter] to silu(gate(n))*up(n), n the RMSNorm of x.
+	GatedMLP(out, x tensor.Buffer, norm tensor.Vector, eps float32, gateUp tensor.Matrix)
+	// Logits computes head·RMSNorm(x) for the batch's logit rows only.
+	Logits(x tensor.Buffer, norm tensor.Vector, eps float32, head tensor.Matrix)
+}

@@ -1,0 +1,127 @@
+package request
+
+import "time"
+
+// ID is the instance-local id of a request, below 2^40, unique among requests
+// that are alive in one worker.
+type ID uint64
+
+// Kind says which phases of a request this worker runs.
+type Kind uint8
+
+// The kinds of request.
+const (
+	Full           Kind = iota // prefill and decode
+	ContextOnly                // prefill, first token, then hand the KV over
+	GenerationOnly             // pull the KV, then decode
+)
+
+// Request is one sequence of tokens as the engine sees it. It is immutable
+// once submitted; the core keeps its own record of progress.
+type Request struct {
+	ID        ID
+	Kind      Kind
+	Prompt    []int32 // P >= 1 token ids
+	MaxTokens int     // G, most tokens to generate; clamped to the context length at arrival
+	Sampling  Sampling
+	Priority  float64       // 0..1, higher first; only the PRIORITY queue looks at it
+	Deadline  time.Duration // on the engine clock, 0 = none
+
+	CacheSalt      string // isolates prefix reuse between salts
+	ConversationID string // bookkeeping id of the conversation
+	AffinityKey    string // routing key when it differs from ConversationID
+	DPRank         int    // explicit ADP rank, -1 = none
+	DPRelax        bool   // DPRank is a hint
+
+	// TransferID is the attempt's disagg_request_id: what a ctx worker leases
+	// its blocks under and a gen worker attaches to. 0 for Full.
+	TransferID int64
+	// FirstTokens are the tokens the ctx worker sampled, for GenerationOnly.
+	FirstTokens []Token
+	// FirstEmitted is set when the client already has the first token.
+	FirstEmitted bool
+
+	// Text turns output tokens into text and finds stop strings. The core calls
+	// it once for each output token, in order. Nil: no text, no stop strings.
+	Text Text
+}
+
+// Text is the incremental detokeniser and stop-string matcher of one request.
+// It must be a pure function of the tokens pushed so far.
+type Text interface {
+	// Push takes the next output token and returns the text that may be shown
+	// because of it (possibly empty: half a character or the possible beginning
+	// of a stop string is held back) and whether a stop string was completed.
+	Push(token int32) (text string, stopped bool)
+	// Flush returns what is still held back when the request ends otherwise.
+	Flush() string
+}
+
+// Sampling holds the per-request rules of engine-core §10. The zero value is
+// not valid; use DefaultSampling.
+type Sampling struct {
+	Temperature       float64 // >= 0; 0 = greedy
+	TopK              int     // 0 = off
+	TopP              float64 // (0,1]
+	MinP              float64 // [0,1]
+	RepetitionPenalty float64 // > 0, 1 = off
+	PresencePenalty   float64 // [-2,2]
+	FrequencyPenalty  float64 // [-2,2]
+	LogitBias         []Bias  // sorted by token
+	BadWords          [][]int32
+	Seed              uint64
+	Seeded            bool   // the client gave Seed
+	Stream            uint32 // choice index, 0 for n = 1
+	Logprobs          int    // -1 = none, else 0..20 alternatives beside the chosen token
+
+	StopTokenIDs []int32
+	EOS          []int32 // end-of-sequence ids of the model
+	MinTokens    int
+	IgnoreEOS    bool
+}
+
+// Bias is one entry of logit_bias.
+type Bias struct {
+	Token int32
+	Value float64
+}
+
+// DefaultSampling returns greedy-free OpenAI defaults: temperature 1, no
+// filters, no penalties, no logprobs.
+func DefaultSampling() Sampling {
+	return Sampling{Temperature: 1, TopP: 1, RepetitionPenalty: 1, Logprobs: -1}
+}
+
+// Token is one sampled token. Logprob and Top are set when logprobs were asked for.
+type Token struct {
+	ID      int32
+	Logprob float64
+	Rank    int          // 1-based rank of ID among all logits, 0 = unknown
+	Top     []TopLogprob // most likely tokens, best first
+}
+
+// TopLogprob is one alternative of a position.
+type TopLogprob struct {
+	ID      int32
+	Logprob float64
+}
+
+// Finish says why a request ended.
+type Finish string
+
+// Finish reasons. Running is the empty string.
+const (
+	Running           Finish = ""
+	FinishStop        Finish = "stop"
+	FinishLength      Finish = "length"
+	FinishCancelled   Finish = "cancelled"
+	FinishError       Finish = "error"
+	FinishNotFinished Finish = "not_finished" // ctx leg done, decode goes on elsewhere
+)
+
+// Usage counts the tokens of one request.
+type Usage struct {
+	PromptTokens     int
+	CompletionTokens int
+	CachedTokens     int // of the prompt, not computed in the first prefill
+}

@@ -1,0 +1,141 @@
+// Package transfer is the pure state machine that moves KV blocks from a ctx
+// worker to a gen worker: leases on the ctx side, pulls on the gen side, both
+// with local deadlines. It has no goroutine, clock or I/O; byte paths live in
+// its sub-packages.
+package transfer
+
+import (
+	"time"
+
+	"tandem/engine/blockhash"
+)
+
+// ID names one hand-over: the attempt's disagg_request_id.
+type ID int64
+
+// Handle is what a gen worker needs to fetch a request's blocks. The frontend
+// carries it from the ctx answer to the gen request as an opaque string.
+type Handle struct {
+	ID           ID
+	Incarnation  string // of the ctx worker; a restarted one rejects the handle at once
+	Endpoint     string // control endpoint of the ctx instance, tcp://host:port
+	Rank         int    // ADP rank that owns the blocks
+	Epoch        uint32 // lease epoch
+	Lease        time.Duration
+	PromptTokens int // P; K and V of exactly these positions are offered
+	Layout       Layout
+	Root         blockhash.Hash
+	Hashes       []blockhash.Hash // chain of the prompt's full blocks
+}
+
+// Layout describes how a worker stores K and V, compared at attach.
+type Layout struct {
+	Layers      int
+	KVHeads     int
+	HeadDim     int
+	DType       string // "F32", "BF16"
+	BlockTokens int
+	Packing     string // name of the byte order inside one block
+}
+
+// BlockBytes returns the bytes of one block over all layers, K and V.
+func (l Layout) BlockBytes() int {
+	size := 2
+	if l.DType == "F32" {
+		size = 4
+	}
+	return l.Layers * 2 * l.KVHeads * l.HeadDim * l.BlockTokens * size
+}
+
+// Blocks returns how many blocks tokens positions take.
+func (l Layout) Blocks(tokens int) int { return (tokens + l.BlockTokens - 1) / l.BlockTokens }
+
+// Memory gives byte paths access to the blocks of one rank's pool. A block is
+// contiguous. Callers read only leased blocks and write only blocks under a pull.
+type Memory interface {
+	Block(id int32) []byte
+}
+
+// Peer names one control stream of a gen worker at a ctx worker.
+type Peer uint64
+
+// Messages from a puller to the ctx core. They arrive through the driver's inbox.
+type (
+	// Attach asks for the blocks of a transfer; Have are the chain hashes that
+	// the puller already holds, a prefix of the handle's.
+	Attach struct {
+		Peer        Peer
+		ID          ID
+		Incarnation string
+		Epoch       uint32
+		Layout      Layout
+		Have        []blockhash.Hash
+	}
+	// Done ends a transfer: all bytes came and were verified.
+	Done struct {
+		Peer  Peer
+		ID    ID
+		Epoch uint32
+	}
+	// Detach ends a puller's interest: a CANCEL message or a broken stream.
+	Detach struct {
+		Peer   Peer
+		ID     ID
+		Reason string
+	}
+	// KeepAlive renews a lease; any data frame sent counts as one too.
+	KeepAlive struct {
+		ID    ID
+		Epoch uint32
+	}
+)
+
+// Replies of the ctx core to a puller, carried out by the driver.
+type (
+	// Accept grants a pull of Blocks, in prompt order, from index Skip on.
+	Accept struct {
+		Peer   Peer
+		ID     ID
+		Epoch  uint32
+		Skip   int     // blocks the puller has already
+		Blocks []int32 // pool block ids of the rest, leased
+	}
+	// Reject refuses an Attach. Reason is one of the Reject* constants; Detail
+	// says which field differs.
+	Reject struct {
+		Peer   Peer
+		ID     ID
+		Reason string
+		Detail string
+	}
+	// DoneReply answers Done: OK commits the pull, stale voids it.
+	DoneReply struct {
+		Peer Peer
+		ID   ID
+		OK   bool
+	}
+)
+
+// Reasons of a Reject.
+const (
+	RejectUnknown = "unknown_transfer"
+	RejectLayout  = "layout_mismatch"
+	RejectStale   = "stale"
+)
+
+// Pull is the gen core's order to fetch a request's missing blocks.
+type Pull struct {
+	Handle Handle
+	Have   []blockhash.Hash // prefix held in the gen index
+	Dst    []int32          // pool blocks for the rest: Blocks(PromptTokens)-len(Have) of them
+}
+
+// PullEvent is what the byte path reports about a pull, through the driver's inbox.
+type PullEvent struct {
+	ID       ID
+	Progress int  // verified blocks so far, from the start of Dst
+	Done     bool // the pull ended and touches no block any more
+	OK       bool // with Done: the ctx side confirmed the epoch
+	Code     string
+	Reason   string // with Done and not OK: what failed, for the log and the client
+}
