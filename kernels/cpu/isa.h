@@ -1,0 +1,17 @@
+// Instruction set levels that the kernels are compiled for, chosen at run time.
+#ifndef TANDEM_ISA_H
+#define TANDEM_ISA_H
+
+enum {
+	TM_ISA_PORTABLE = 0,  // C only
+	TM_ISA_AVX2 = 1,      // AVX2, FMA and F16C
+	TM_ISA_AVX512 = 2,    // AVX-512 F, BW, DQ, VL and VNNI
+};
+
+// tm_isa_best returns the highest level that this CPU and operating system have.
+int tm_isa_best(void);
+
+// tm_isa_name returns "portable", "avx2" or "avx512".
+const char *tm_isa_name(int isa);
+
+#endif
