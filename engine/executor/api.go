@@ -76,7 +76,10 @@ type Effects struct {
 	Rejects   []transfer.Reject
 	Dones     []transfer.DoneReply
 	Revoked   []transfer.ID // leases that ended: stop serving their bytes
-	Retired   []request.ID  // nothing of these is left; drop per-request state
+	// KeepAlives asks for one KEEPALIVE to the ctx worker of each handle: its gen
+	// request waits for blocks and has no pull yet.
+	KeepAlives []transfer.Handle
+	Retired    []request.ID // nothing of these is left; drop per-request state
 }
 
 // Stats is a snapshot of the core for health, metrics and leak tests. Each
@@ -132,5 +135,6 @@ const (
 //	Effects() *Effects                               valid until the next call on the core
 //	NextDeadline() (time.Duration, bool)             engine-clock time of the next local deadline
 //	Drain(now)                                       stop admitting; revoke when idle
+//	Fatal() error                                    why the core gave up; all requests are closed then
 //	Stats() Stats
 //	Check() error                                    invariants, for tests and debug builds

@@ -79,9 +79,10 @@ type (
 	}
 	// Detach ends a puller's interest: a CANCEL message or a broken stream.
 	Detach struct {
-		Peer   Peer
-		ID     ID
-		Reason string
+		Peer      Peer
+		ID        ID
+		Cancelled bool // CANCEL: nobody will come back, the lease ends; else it stays until expiry
+		Reason    string
 	}
 	// KeepAlive renews a lease; any data frame sent counts as one too.
 	KeepAlive struct {
