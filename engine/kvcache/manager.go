@@ -1,0 +1,238 @@
+package kvcache
+
+import (
+	"fmt"
+
+	"tandem/engine/blockhash"
+)
+
+// DefaultPriority is the retention priority of a block nobody set one for.
+const DefaultPriority = 35
+
+// Config sizes a pool.
+type Config struct {
+	Blocks      int  // N
+	BlockTokens int  // B
+	Partial     bool // remember tokens, so that beginnings of blocks can be matched
+}
+
+// block is the record of one block. It is in a free list if and only if
+// nothing references it and no copy reads it.
+type block struct {
+	ref      int32 // tables that list the block
+	copies   int32 // running copies that read the block
+	indexed  bool  // hash is valid and index[hash] is this block
+	twin     bool  // holds the same content as the indexed block of hash
+	priority uint8
+	list     int8 // bucket number, or one of the list* constants
+	prev     int32
+	next     int32
+	hash     blockhash.Hash
+	parent   blockhash.Hash
+	key      uint64 // of the partial chain
+}
+
+// Manager is a pool of blocks with ids 0..N-1 and the index of their contents.
+// It is not safe for concurrent use.
+type Manager struct {
+	cfg     Config
+	blocks  []block
+	lists   freeLists
+	index   map[blockhash.Hash]int32
+	pending map[blockhash.Hash]int32 // blocks that the step being planned will fill
+	kids    chains[blockhash.Hash]   // indexed blocks by parent
+	starts  chains[uint64]           // indexed blocks by parent and first tokens
+	tokens  []int32                  // [N*B] contents of indexed blocks, if Partial
+	evicted uint64
+	epoch   uint32
+}
+
+// New makes a pool in which every block is empty.
+func New(cfg Config) (*Manager, error) {
+	if cfg.Blocks < 1 || cfg.BlockTokens < 1 {
+		return nil, fmt.Errorf("kvcache: %d blocks of %d tokens is not a pool", cfg.Blocks, cfg.BlockTokens)
+	}
+	m := &Manager{
+		cfg:     cfg,
+		blocks:  make([]block, cfg.Blocks),
+		index:   make(map[blockhash.Hash]int32, cfg.Blocks),
+		pending: make(map[blockhash.Hash]int32),
+		kids:    newChains[blockhash.Hash](cfg.Blocks),
+	}
+	if cfg.Partial {
+		m.tokens = make([]int32, cfg.Blocks*cfg.BlockTokens)
+		m.starts = newChains[uint64](cfg.Blocks)
+	}
+	m.lists.init(m.blocks)
+	for id := cfg.Blocks - 1; id >= 0; id-- {
+		m.blocks[id].priority = DefaultPriority
+		m.lists.pushFront(int32(id), listEmpty)
+	}
+	return m, nil
+}
+
+// Total returns the number of blocks in the pool.
+func (m *Manager) Total() int { return len(m.blocks) }
+
+// Free returns how many blocks Take could hand out: empty and reusable ones.
+func (m *Manager) Free() int { return m.lists.count }
+
+// Reusable returns how many free blocks hold indexed content.
+func (m *Manager) Reusable() int { return m.lists.count - m.lists.empty }
+
+// Evicted returns how many indexed blocks were given up for room so far.
+func (m *Manager) Evicted() uint64 { return m.evicted }
+
+// Epoch counts resets.
+func (m *Manager) Epoch() uint32 { return m.epoch }
+
+// Unreferenced reports whether block id is free, that is whether sharing it
+// takes room away from others.
+func (m *Manager) Unreferenced(id int32) bool { return m.blocks[id].list != listNone }
+
+// Indexed reports whether block id can be found by its content.
+func (m *Manager) Indexed(id int32) bool { return m.blocks[id].indexed }
+
+// Refs returns how many tables list block id.
+func (m *Manager) Refs(id int32) int { return int(m.blocks[id].ref) }
+
+// Take appends n blocks to table, each with one reference and no content:
+// empty ones first (the last freed first), then the reusable ones that matter
+// least. It changes nothing and reports false if fewer than n are free.
+func (m *Manager) Take(table []int32, n int) ([]int32, bool) {
+	if n > m.lists.count {
+		return table, false
+	}
+	for range n {
+		id := m.lists.first()
+		if m.blocks[id].indexed {
+			m.unindex(id)
+			m.evicted++
+		}
+		m.lists.remove(id)
+		b := &m.blocks[id]
+		b.ref, b.twin, b.priority = 1, false, DefaultPriority
+		table = append(table, id)
+	}
+	return table, true
+}
+
+// Share adds a reference to each block. They must be indexed, pending or referenced.
+func (m *Manager) Share(ids []int32) {
+	for _, id := range ids {
+		if m.blocks[id].list != listNone {
+			m.lists.remove(id)
+		}
+		m.blocks[id].ref++
+	}
+}
+
+// Release drops one reference from each block of a table, last block first.
+func (m *Manager) Release(table []int32) {
+	for i := len(table) - 1; i >= 0; i-- {
+		id := table[i]
+		b := &m.blocks[id]
+		if b.ref--; b.ref < 0 {
+			panic(fmt.Sprintf("kvcache: block %d released more often than taken", id))
+		}
+		if b.ref == 0 && b.copies == 0 {
+			m.park(id)
+		}
+	}
+}
+
+// park puts an unreferenced block into its free list.
+func (m *Manager) park(id int32) {
+	b := &m.blocks[id]
+	if b.indexed {
+		m.lists.pushBack(id, int8(b.priority))
+		return
+	}
+	if b.twin {
+		b.twin = false
+		m.refresh(b.hash)
+	}
+	m.lists.pushFront(id, listEmpty)
+}
+
+// refresh makes the free indexed block of h the newest of its bucket, so that
+// it stays newer than children committed below its twin.
+func (m *Manager) refresh(h blockhash.Hash) {
+	id, ok := m.index[h]
+	if !ok || m.blocks[id].list == listNone {
+		return
+	}
+	m.lists.remove(id)
+	m.lists.pushBack(id, int8(m.blocks[id].priority))
+}
+
+// BeginCopy marks block id as the source of a running copy: it is not free and
+// not evicted until EndCopy.
+func (m *Manager) BeginCopy(id int32) {
+	if m.blocks[id].list != listNone {
+		m.lists.remove(id)
+	}
+	m.blocks[id].copies++
+}
+
+// EndCopy ends one BeginCopy. Call it before the table that the copy was for is
+// released: the source must not become newer than its parent.
+func (m *Manager) EndCopy(id int32) {
+	b := &m.blocks[id]
+	if b.copies--; b.copies < 0 {
+		panic(fmt.Sprintf("kvcache: block %d has no copy to end", id))
+	}
+	if b.ref == 0 && b.copies == 0 {
+		m.park(id)
+	}
+}
+
+// SetPriority sets the retention priority of block id, 0 to 100. A block never
+// ranks below its indexed children, and its ancestors are raised to its level.
+func (m *Manager) SetPriority(id int32, p uint8) {
+	b := &m.blocks[id]
+	p = min(p, maxPriority)
+	if b.indexed {
+		p = max(p, m.kidsPriority(b.hash))
+	}
+	m.rank(id, p)
+	if b.indexed || b.twin {
+		m.raiseAncestors(b.parent, p, b.list >= 0)
+	}
+}
+
+// rank moves a block to priority p; a free one becomes the newest there.
+func (m *Manager) rank(id int32, p uint8) {
+	b := &m.blocks[id]
+	b.priority = p
+	if b.list != listNone && b.list != listEmpty {
+		m.lists.remove(id)
+		m.lists.pushBack(id, int8(p))
+	}
+}
+
+// raiseAncestors gives the chain that ends in h at least priority p. moved says
+// that a free descendant became the newest of its bucket: free ancestors in the
+// same bucket then follow it, so that they are still evicted later.
+func (m *Manager) raiseAncestors(h blockhash.Hash, p uint8, moved bool) {
+	for {
+		id, ok := m.index[h]
+		if !ok {
+			return
+		}
+		b := &m.blocks[id]
+		if b.priority > p || b.priority == p && !moved {
+			return
+		}
+		m.rank(id, p)
+		moved = moved || b.list >= 0
+		h = b.parent
+	}
+}
+
+func (m *Manager) kidsPriority(h blockhash.Hash) (p uint8) {
+	for id := m.kids.first(h); id >= 0; id = m.kids.next[id] {
+		p = max(p, m.blocks[id].priority)
+	}
+	return p
+}
