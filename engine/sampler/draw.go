@@ -1,0 +1,225 @@
+package sampler
+
+import (
+	"math"
+	"slices"
+	"sync"
+)
+
+// drawChunk is how many vocabulary entries share one stored running sum.
+const drawChunk = 256
+
+// smallTopK is the largest k that is selected with a heap while scanning.
+const smallTopK = 256
+
+// order packs a logit and its id so that ascending keys mean logit descending,
+// then id ascending. Every filter keeps a prefix of this one order, so a set of
+// kept tokens is just the key of its last member.
+func order(logit float32, id int) uint64 {
+	b := math.Float32bits(logit + 0) // -0 becomes +0: they are equal logits
+	if b>>31 == 0 {
+		b = ^b &^ (1 << 31)
+	}
+	return uint64(b)<<32 | uint64(uint32(id))
+}
+
+// unorder returns the logit and the id of a key.
+func unorder(key uint64) (float32, int) {
+	b := uint32(key >> 32)
+	if b>>31 == 0 {
+		b = ^b &^ (1 << 31)
+	}
+	return math.Float32frombits(b), int(uint32(key))
+}
+
+// row is what the filters and the draw share.
+type row struct {
+	logits []float32
+	top    float64 // largest logit
+	temp   float64
+	last   uint64  // key of the last kept token
+	floor  float32 // its logit, and
+	lastID int     // its id
+}
+
+// cut keeps the tokens up to and including key.
+func (r *row) cut(key uint64) {
+	if key < r.last {
+		r.last = key
+		r.floor, r.lastID = unorder(key)
+	}
+}
+
+func (r *row) weight(logit float32) float64 { return expNeg((float64(logit) - r.top) / r.temp) }
+
+// keeps reports whether token id is in the set.
+func (r *row) keeps(id int) bool {
+	l := r.logits[id]
+	return l > r.floor || l == r.floor && id <= r.lastID
+}
+
+// draw applies temperature, top-k, min-p and top-p and draws a token.
+func (s *State) draw(logits []float32, top float32, index int) int {
+	p := s.params
+	r := row{
+		logits: logits, top: float64(top), temp: p.Temperature,
+		last: math.MaxUint64, floor: -math.MaxFloat32, lastID: len(logits),
+	}
+	if p.TopK > 0 && p.TopK < len(logits) {
+		s.topK(&r, p.TopK)
+	}
+	if p.MinP > 0 {
+		r.minP(p.MinP)
+	}
+	if p.TopP < 1 {
+		r.topP(p.TopP * r.accumulate(nil))
+	}
+	s.sums = s.sums[:0]
+	total := r.accumulate(&s.sums)
+	return r.pick(s.sums, Uniform(p.Seed, uint64(index), p.Stream)*total)
+}
+
+// weights fills dst with the weights of the drawChunk tokens from id from on, 0
+// for tokens that are not kept, and returns how many there are. Widening the
+// logits in a loop of its own matters: amd64's conversion waits for the old
+// value of its target register, which would otherwise be the previous exp.
+func (r *row) weights(dst *[drawChunk]float64, from int) int {
+	chunk := r.logits[from:min(from+drawChunk, len(r.logits))]
+	kept := 0
+	for i, l := range chunk {
+		dst[i] = math.Inf(-1)
+		if l > r.floor || l == r.floor && from+i <= r.lastID {
+			dst[i] = float64(l)
+			kept++
+		}
+	}
+	if kept == 0 {
+		clear(dst[:])
+		return len(chunk)
+	}
+	for i, l := range dst[:len(chunk)] {
+		dst[i] = expNeg((l - r.top) / r.temp)
+	}
+	return len(chunk)
+}
+
+// accumulate sums the weights of the kept tokens in ascending id order and
+// returns the total. If sums is not nil it gets the running sum after each chunk.
+func (r *row) accumulate(sums *[]float64) float64 {
+	var w [drawChunk]float64
+	sum := 0.0
+	for from := 0; from < len(r.logits); from += drawChunk {
+		for _, v := range w[:r.weights(&w, from)] {
+			sum += v
+		}
+		if sums != nil {
+			*sums = append(*sums, sum)
+		}
+	}
+	return sum
+}
+
+// pick returns the first kept token whose running sum exceeds target, or the
+// last kept token with any weight if rounding leaves none. Only one chunk is
+// summed again, with the same additions in the same order.
+func (r *row) pick(sums []float64, target float64) int {
+	chunk, _ := slices.BinarySearchFunc(sums, target, func(sum, t float64) int {
+		if sum > t {
+			return 1
+		}
+		return -1
+	})
+	if chunk == len(sums) {
+		return r.highestKept()
+	}
+	sum := 0.0
+	if chunk > 0 {
+		sum = sums[chunk-1]
+	}
+	var w [drawChunk]float64
+	for i, v := range w[:r.weights(&w, chunk*drawChunk)] {
+		if sum += v; sum > target {
+			return chunk*drawChunk + i
+		}
+	}
+	panic("sampler: a chunk sums to less than before")
+}
+
+func (r *row) highestKept() int {
+	for id := len(r.logits) - 1; id > 0; id-- {
+		if r.keeps(id) && r.weight(r.logits[id]) > 0 {
+			return id
+		}
+	}
+	return 0
+}
+
+// topK keeps the k largest logits.
+func (s *State) topK(r *row, k int) {
+	if k > smallTopK {
+		keys := keyPool.Get().(*[]uint64)
+		defer keyPool.Put(keys)
+		r.keys(keys)
+		if k < len(*keys) {
+			selectKeys(*keys, k)
+			r.cut(slices.Max((*keys)[:k]))
+		}
+		return
+	}
+	s.heap = largest(s.heap[:0], r.logits, k)
+	if len(s.heap) == k {
+		r.cut(s.heap[0])
+	}
+}
+
+// minP keeps the tokens with at least p times the largest probability.
+func (r *row) minP(p float64) {
+	// Logits clearly below the bound need no exp.
+	bound := math.Nextafter32(float32(r.top+r.temp*(math.Log(p)-1e-6)), float32(math.Inf(-1)))
+	last := uint64(0)
+	for id, l := range r.logits {
+		if l < bound {
+			continue
+		}
+		if key := order(l, id); key > last && r.keeps(id) && r.weight(l) >= p {
+			last = key
+		}
+	}
+	r.cut(last)
+}
+
+// topP keeps the shortest prefix, in key order, whose weights reach target.
+// Only as many keys are sorted as the prefix needs, in pieces that grow.
+func (r *row) topP(target float64) {
+	keys := keyPool.Get().(*[]uint64)
+	defer keyPool.Put(keys)
+	r.keys(keys)
+	rest, piece, sum := *keys, 64, 0.0
+	for len(rest) > 0 {
+		piece = min(piece, len(rest))
+		selectKeys(rest, piece)
+		slices.Sort(rest[:piece])
+		for _, key := range rest[:piece] {
+			l, _ := unorder(key)
+			if sum += r.weight(l); sum >= target {
+				r.cut(key)
+				return
+			}
+		}
+		rest, piece = rest[piece:], piece*8
+	}
+}
+
+// keyPool holds key buffers of vocabulary size for the wide selections.
+var keyPool = sync.Pool{New: func() any { return new([]uint64) }}
+
+// keys fills dst with the keys of the kept tokens that have any probability.
+func (r *row) keys(dst *[]uint64) {
+	out := (*dst)[:0]
+	for id, l := range r.logits {
+		if r.keeps(id) {
+			out = append(out, order(l, id))
+		}
+	}
+	*dst = out
+}
