@@ -1,0 +1,110 @@
+package openai
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"strconv"
+)
+
+// Internal headers between frontend and worker.
+const (
+	HeaderRequestID       = "X-Request-ID"
+	HeaderDisaggRequestID = "X-Disagg-Request-ID"
+	HeaderAuth            = "X-Disagg-Auth"
+	HeaderAffinityKey     = "X-Disagg-Affinity-Key"
+	HeaderAffinityAuth    = "X-Disagg-Affinity-Auth"
+	HeaderDPRank          = "X-Disagg-DP-Rank"
+	HeaderTenant          = "X-Disagg-Tenant"
+	HeaderDeadline        = "X-Disagg-Deadline-Ms"
+	HeaderReturnMetrics   = "X-Disagg-Return-Metrics"
+	HeaderReturnRoute     = "X-Disagg-Return-Route"
+	HeaderReturnTokenIDs  = "X-Disagg-Return-Token-Ids"
+	HeaderRoute           = "X-Tandem-Route"
+)
+
+// Key signs and verifies internal fields. An empty key signs nothing.
+type Key []byte
+
+// Affinity is what X-Disagg-Affinity-Auth covers. Role is the role of the leg,
+// RoleContext or RoleGeneration, also for a mixed worker. Nil is null.
+type Affinity struct {
+	Role           string
+	Model          string
+	ConversationID *string
+	AffinityKey    *string
+	RequestType    string // empty = null
+	DisaggID       *int64
+}
+
+// SignAffinity returns the value of X-Disagg-Affinity-Auth.
+func (k Key) SignAffinity(a Affinity) string {
+	b := append([]byte(nil), `{"affinity_key":`...)
+	b = appendStringPtr(b, a.AffinityKey)
+	b = append(b, `,"conversation_id":`...)
+	b = appendStringPtr(b, a.ConversationID)
+	b = append(b, `,"disagg_request_id":`...)
+	b = appendIntPtr(b, a.DisaggID)
+	b = append(b, `,"model":`...)
+	b = AppendString(b, a.Model)
+	b = append(b, `,"purpose":"affinity","request_type":`...)
+	b = appendStringOrNull(b, a.RequestType)
+	b = append(b, `,"role":`...)
+	b = AppendString(b, a.Role)
+	return k.sign(append(b, '}'))
+}
+
+// SignHandoff returns the value of X-Disagg-Auth for the params of a leg.
+func (k Key) SignHandoff(p *DisaggParams) string {
+	var rank *int64
+	if p.CtxDPRank != nil {
+		r := int64(*p.CtxDPRank)
+		rank = &r
+	}
+	b := append([]byte(nil), `{"ctx_dp_rank":`...)
+	b = appendIntPtr(b, rank)
+	b = append(b, `,"ctx_info_endpoint":`...)
+	b = appendStringPtr(b, p.CtxInfoEndpoint)
+	b = append(b, `,"ctx_request_id":`...)
+	b = appendIntPtr(b, p.CtxRequestID)
+	b = append(b, `,"disagg_request_id":`...)
+	b = appendIntPtr(b, p.DisaggRequestID)
+	b = append(b, `,"encoded_opaque_state":`...)
+	b = appendStringPtr(b, p.EncodedOpaqueState)
+	return k.sign(append(b, `,"purpose":"handoff"}`...))
+}
+
+// VerifyAffinity checks a received X-Disagg-Affinity-Auth in constant time.
+func (k Key) VerifyAffinity(a Affinity, got string) bool {
+	return len(k) > 0 && same(k.SignAffinity(a), got)
+}
+
+// VerifyHandoff checks a received X-Disagg-Auth in constant time.
+func (k Key) VerifyHandoff(p *DisaggParams, got string) bool {
+	return len(k) > 0 && p != nil && same(k.SignHandoff(p), got)
+}
+
+func same(want, got string) bool {
+	return subtle.ConstantTimeCompare([]byte(want), []byte(got)) == 1
+}
+
+func (k Key) sign(canonical []byte) string {
+	mac := hmac.New(sha256.New, k)
+	mac.Write(canonical)
+	return "sha256=" + hex.EncodeToString(mac.Sum(nil))
+}
+
+func appendStringPtr(dst []byte, s *string) []byte {
+	if s == nil {
+		return append(dst, "null"...)
+	}
+	return AppendString(dst, *s)
+}
+
+func appendIntPtr(dst []byte, v *int64) []byte {
+	if v == nil {
+		return append(dst, "null"...)
+	}
+	return strconv.AppendInt(dst, *v, 10)
+}

@@ -1,0 +1,202 @@
+package openai
+
+import (
+	"bytes"
+	"encoding/json"
+	"encoding/json/jsontext"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"unicode/utf8"
+)
+
+// DefaultMaxBody is the default limit of a request body in bytes.
+const DefaultMaxBody = 8 << 20
+
+// Body is a JSON object as its sender wrote it: members in order, each value
+// untouched, known here or not.
+type Body struct {
+	members []member
+}
+
+type member struct {
+	name string
+	raw  json.RawMessage
+}
+
+// ReadBody reads a request's body. Longer than limit bytes: *Error 413; not
+// readable: *Error 400.
+func ReadBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
+	if limit <= 0 {
+		limit = DefaultMaxBody
+	}
+	tooLarge := func() *Error {
+		return NewError(http.StatusRequestEntityTooLarge, CodeBodyTooLarge,
+			"the request body is larger than the limit of %d bytes: send a shorter prompt, or raise the server's body limit", limit)
+	}
+	if r.ContentLength > limit {
+		return nil, tooLarge()
+	}
+	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	var big *http.MaxBytesError
+	if errors.As(err, &big) {
+		return nil, tooLarge()
+	}
+	if err != nil {
+		return nil, NewError(http.StatusBadRequest, CodeInvalidRequest, "the request body ended early: %v", err)
+	}
+	return data, nil
+}
+
+// ParseBody reads one JSON object. Errors are *Error 400 and say where the text
+// is wrong; a member that occurs twice and bytes that are not UTF-8 are errors.
+func ParseBody(data []byte) (Body, error) {
+	var b Body
+	if len(bytes.TrimSpace(data)) == 0 {
+		return b, Invalid("", "the request body is empty: send a JSON object")
+	}
+	if !utf8.Valid(data) {
+		return b, Invalid("", "the request body is not valid UTF-8 at byte %d", invalidAt(data))
+	}
+	// Bytes are checked above; what is left to allow are escaped lone surrogates,
+	// which JavaScript clients send for cut strings. They decode to U+FFFD.
+	dec := jsontext.NewDecoder(bytes.NewReader(data), jsontext.AllowInvalidUTF8(true))
+	tok, err := dec.ReadToken()
+	if err == nil && tok.Kind() != '{' {
+		return b, Invalid("", "the request body must be a JSON object, not %s", kindName(tok.Kind()))
+	}
+	for err == nil && dec.PeekKind() != '}' {
+		var m member
+		m, err = readMember(dec)
+		b.members = append(b.members, m)
+	}
+	if err == nil {
+		_, err = dec.ReadToken()
+	}
+	if err != nil {
+		return Body{}, syntaxError(err)
+	}
+	if _, err := dec.ReadToken(); !errors.Is(err, io.EOF) {
+		return Body{}, Invalid("", "the request body has more text after its JSON object, at byte %d", dec.InputOffset())
+	}
+	return b, nil
+}
+
+func readMember(dec *jsontext.Decoder) (member, error) {
+	name, err := dec.ReadToken()
+	if err != nil {
+		return member{}, err
+	}
+	m := member{name: name.String()}
+	val, err := dec.ReadValue()
+	m.raw = json.RawMessage(bytes.Clone(val))
+	return m, err
+}
+
+func syntaxError(err error) *Error {
+	var syn *jsontext.SyntacticError
+	if !errors.As(err, &syn) {
+		return Invalid("", "the request body is not valid JSON: %v", err)
+	}
+	if errors.Is(err, jsontext.ErrDuplicateName) {
+		return Invalid("", "the request body has the member %s twice, at byte %d", syn.JSONPointer, syn.ByteOffset)
+	}
+	reason := syn.Err
+	if errors.Is(reason, io.ErrUnexpectedEOF) {
+		reason = errors.New("the text ends too early")
+	}
+	return Invalid("", "the request body is not valid JSON at byte %d: %v", syn.ByteOffset, reason)
+}
+
+func invalidAt(data []byte) int {
+	for i := 0; i < len(data); {
+		r, size := utf8.DecodeRune(data[i:])
+		if r == utf8.RuneError && size <= 1 {
+			return i
+		}
+		i += size
+	}
+	return len(data)
+}
+
+func kindName(k jsontext.Kind) string {
+	switch k {
+	case 'n':
+		return "null"
+	case 't', 'f':
+		return "a boolean"
+	case '"':
+		return "a string"
+	case '0':
+		return "a number"
+	case '[':
+		return "a list"
+	case '{':
+		return "an object"
+	}
+	return "something else"
+}
+
+// Get returns a member's value; null counts as present.
+func (b *Body) Get(name string) (json.RawMessage, bool) {
+	for i := range b.members {
+		if b.members[i].name == name {
+			return b.members[i].raw, true
+		}
+	}
+	return nil, false
+}
+
+// Set replaces a member in its place or appends it. raw must be valid JSON.
+func (b *Body) Set(name string, raw json.RawMessage) {
+	for i := range b.members {
+		if b.members[i].name == name {
+			b.members[i].raw = raw
+			return
+		}
+	}
+	b.members = append(b.members, member{name, raw})
+}
+
+// SetValue is Set with a Go value, marshalled.
+func (b *Body) SetValue(name string, v any) error {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", name, err)
+	}
+	b.Set(name, raw)
+	return nil
+}
+
+// Delete removes a member if it is there.
+func (b *Body) Delete(name string) {
+	b.members = slices.DeleteFunc(b.members, func(m member) bool { return m.name == name })
+}
+
+// Names lists the members in order.
+func (b *Body) Names() []string {
+	names := make([]string, len(b.members))
+	for i := range b.members {
+		names[i] = b.members[i].name
+	}
+	return names
+}
+
+// Clone copies the list of members; the values are shared and never changed.
+func (b *Body) Clone() Body { return Body{members: slices.Clone(b.members)} }
+
+// AppendJSON appends the object.
+func (b *Body) AppendJSON(dst []byte) []byte {
+	dst = append(dst, '{')
+	for i := range b.members {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = AppendString(dst, b.members[i].name)
+		dst = append(dst, ':')
+		dst = append(dst, b.members[i].raw...)
+	}
+	return append(dst, '}')
+}

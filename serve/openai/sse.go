@@ -1,0 +1,185 @@
+package openai
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+)
+
+// DoneEvent ends a stream that succeeded; a stream that failed never has it.
+const DoneEvent = "data: [DONE]\n\n"
+
+// EventWriter writes server-sent events to one response: an event is one
+// write and one flush, under its own write deadline, so that a dead client
+// cannot hold its handler. Not safe for concurrent use.
+type EventWriter struct {
+	w       http.ResponseWriter
+	rc      *http.ResponseController
+	timeout time.Duration // per event, 0 = none
+	buf     []byte
+	started bool
+}
+
+// NewEventWriter wraps a response. Nothing is sent before Start or the first event.
+func NewEventWriter(w http.ResponseWriter, timeout time.Duration) *EventWriter {
+	return &EventWriter{w: w, rc: http.NewResponseController(w), timeout: timeout}
+}
+
+// Start sends the status line and headers at once. Later calls do nothing.
+func (e *EventWriter) Start() error {
+	if e.started {
+		return nil
+	}
+	e.started = true
+	h := e.w.Header()
+	h.Set("Content-Type", "text/event-stream; charset=utf-8")
+	h.Set("Cache-Control", "no-cache")
+	h.Set("X-Accel-Buffering", "no")
+	e.deadline()
+	e.w.WriteHeader(http.StatusOK)
+	return e.flush()
+}
+
+// Started tells whether headers are out, after which an error can only be an event.
+func (e *EventWriter) Started() bool { return e.started }
+
+// Data writes one event "data: payload". The payload must hold no line break.
+func (e *EventWriter) Data(payload []byte) error {
+	e.buf = append(e.buf[:0], "data: "...)
+	e.buf = append(e.buf, payload...)
+	e.buf = append(e.buf, '\n', '\n')
+	return e.Raw(e.buf)
+}
+
+// Comment writes one line that clients ignore.
+func (e *EventWriter) Comment(text string) error {
+	e.buf = append(e.buf[:0], ": "...)
+	e.buf = append(e.buf, text...)
+	e.buf = append(e.buf, '\n', '\n')
+	return e.Raw(e.buf)
+}
+
+// Raw writes whole events as they are.
+func (e *EventWriter) Raw(events []byte) error {
+	if err := e.Start(); err != nil {
+		return err
+	}
+	e.deadline()
+	if _, err := e.w.Write(events); err != nil {
+		return fmt.Errorf("write event: %w", err)
+	}
+	return e.flush()
+}
+
+// Error writes the error as an event. The caller ends the response without Done.
+func (e *EventWriter) Error(err *Error) error { return e.Data(err.AppendJSON(nil)) }
+
+// Done writes the [DONE] event and lifts the write deadline.
+func (e *EventWriter) Done() error {
+	err := e.Raw([]byte(DoneEvent))
+	if e.timeout > 0 {
+		_ = e.rc.SetWriteDeadline(time.Time{})
+	}
+	return err
+}
+
+func (e *EventWriter) deadline() {
+	if e.timeout > 0 {
+		// A recorder or wrapper without deadlines is fine: then there is none.
+		_ = e.rc.SetWriteDeadline(time.Now().Add(e.timeout))
+	}
+}
+
+func (e *EventWriter) flush() error {
+	if err := e.rc.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return fmt.Errorf("flush event: %w", err)
+	}
+	return nil
+}
+
+// ErrEventTooLong says that an event passed the reader's limit.
+var ErrEventTooLong = errors.New("event exceeds the size limit")
+
+// EventReader splits a byte stream into whole server-sent events. An event ends
+// at an empty line, whether lines end in "\n" or "\r\n".
+type EventReader struct {
+	r     *bufio.Reader
+	limit int
+	buf   []byte
+}
+
+// NewEventReader reads events of at most limit bytes (<= 0: 8 MiB).
+func NewEventReader(r io.Reader, limit int) *EventReader {
+	if limit <= 0 {
+		limit = 8 << 20
+	}
+	return &EventReader{r: bufio.NewReaderSize(r, 32<<10), limit: limit}
+}
+
+// Next returns the next event with its ending empty line, valid until the next
+// call. io.EOF: the stream ended between events. io.ErrUnexpectedEOF: it ended
+// within one. Empty lines before an event are skipped.
+func (r *EventReader) Next() ([]byte, error) {
+	r.buf = r.buf[:0]
+	lineStart := 0
+	for {
+		part, err := r.r.ReadSlice('\n')
+		r.buf = append(r.buf, part...)
+		if len(r.buf) > r.limit {
+			return nil, ErrEventTooLong
+		}
+		if errors.Is(err, bufio.ErrBufferFull) {
+			continue
+		}
+		if errors.Is(err, io.EOF) {
+			if len(r.buf) == 0 {
+				return nil, io.EOF
+			}
+			return nil, io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read event: %w", err)
+		}
+		line := r.buf[lineStart:]
+		blank := len(line) == 1 || len(line) == 2 && line[0] == '\r'
+		switch {
+		case blank && lineStart > 0:
+			return r.buf, nil
+		case blank:
+			r.buf = r.buf[:0]
+		default:
+			lineStart = len(r.buf)
+		}
+	}
+}
+
+// EventData returns the joined data lines of an event. ok is false for an
+// event that has none, such as a comment.
+func EventData(event []byte) (data []byte, ok bool) {
+	for line := range bytes.Lines(event) {
+		rest, isData := bytes.CutPrefix(line, []byte("data:"))
+		if !isData {
+			continue
+		}
+		rest = bytes.TrimRight(rest, "\r\n")
+		rest = bytes.TrimPrefix(rest, []byte(" "))
+		if !ok {
+			data, ok = rest, true
+			continue
+		}
+		joined := make([]byte, 0, len(data)+1+len(rest))
+		joined = append(append(joined, data...), '\n')
+		data = append(joined, rest...)
+	}
+	return data, ok
+}
+
+// IsDone tells whether an event is the [DONE] event.
+func IsDone(event []byte) bool {
+	data, ok := EventData(event)
+	return ok && string(bytes.TrimSpace(data)) == "[DONE]"
+}

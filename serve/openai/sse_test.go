@@ -1,0 +1,94 @@
+package openai
+
+import (
+	"errors"
+	"io"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+)
+
+func TestEventReader(t *testing.T) {
+	for _, tc := range []struct {
+		name, in string
+		want     []string
+		end      error
+	}{
+		{"lf", "data: a\n\ndata: b\n\n", []string{"data: a\n\n", "data: b\n\n"}, io.EOF},
+		{"crlf", "data: a\r\n\r\ndata: b\r\n\r\n", []string{"data: a\r\n\r\n", "data: b\r\n\r\n"}, io.EOF},
+		{"comment", ": hi\n\ndata: a\n\n", []string{": hi\n\n", "data: a\n\n"}, io.EOF},
+		{"comment before data", ": ids 5\ndata: a\n\n", []string{": ids 5\ndata: a\n\n"}, io.EOF},
+		{"extra blanks", "\n\r\ndata: a\n\n\n", []string{"data: a\n\n"}, io.EOF},
+		{"cut", "data: a\n\ndata: b\n", []string{"data: a\n\n"}, io.ErrUnexpectedEOF},
+		{"cut in line", "data: a", nil, io.ErrUnexpectedEOF},
+		{"too long", "data: " + strings.Repeat("x", 200) + "\n\n", nil, ErrEventTooLong},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			for _, src := range []io.Reader{strings.NewReader(tc.in), iotest.OneByteReader(strings.NewReader(tc.in))} {
+				r := NewEventReader(src, 100)
+				for _, want := range tc.want {
+					got, err := r.Next()
+					if err != nil || string(got) != want {
+						t.Fatalf("got %q, %v; want %q", got, err, want)
+					}
+				}
+				if _, err := r.Next(); !errors.Is(err, tc.end) {
+					t.Fatalf("end: %v, want %v", err, tc.end)
+				}
+			}
+		})
+	}
+}
+
+func TestEventData(t *testing.T) {
+	for in, want := range map[string]string{
+		"data: a\n\n":                  "a",
+		"data:a\r\n\r\n":               "a",
+		": x\nevent: e\ndata:  a\n\n":  " a",
+		"data: a\ndata: b\n\n":         "a\nb",
+		"data: a\r\ndata: b\r\n\r\n\n": "a\nb",
+	} {
+		if got, ok := EventData([]byte(in)); !ok || string(got) != want {
+			t.Errorf("%q: %q %v", in, got, ok)
+		}
+	}
+	if _, ok := EventData([]byte(": only\n\n")); ok {
+		t.Error("a comment has data")
+	}
+	if !IsDone([]byte("data: [DONE]\r\n\r\n")) || IsDone([]byte("data: {}\n\n")) {
+		t.Error("IsDone is wrong")
+	}
+}
+
+func TestEventWriterChunks(t *testing.T) {
+	rec := httptest.NewRecorder()
+	w := NewEventWriter(rec, time.Second)
+	c := NewChunks(Chat, "chatcmpl-1", "m\"x", 7)
+	for _, data := range [][]byte{
+		c.AppendRole(nil),
+		c.AppendDelta(nil, Delta{Text: "a\n\u2028", TokenIDs: []int32{5, 6}}),
+		c.AppendDelta(nil, Delta{Finish: FinishStop}),
+		c.AppendUsage(nil, NewUsage(3, 2, 1)),
+	} {
+		if err := w.Data(data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Done(); err != nil {
+		t.Fatal(err)
+	}
+	const head = `data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":7,"model":"m\"x","choices":[`
+	want := head + `{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}` + "\n\n" +
+		head + `{"index":0,"delta":{"content":"a\n\u2028"},"logprobs":null,"finish_reason":null,"token_ids":[5,6]}]}` + "\n\n" +
+		head + `{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}]}` + "\n\n" +
+		head + `],"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5,"prompt_tokens_details":{"cached_tokens":1}}}` + "\n\n" +
+		"data: [DONE]\n\n"
+	if got := rec.Body.String(); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	if !rec.Flushed {
+		t.Error("nothing was flushed")
+	}
+}
