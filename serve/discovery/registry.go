@@ -1,0 +1,246 @@
+package discovery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// Config lists the workers of a static cluster and what readiness needs.
+type Config struct {
+	Context    []string // addresses of ctx workers, forms of ParseURL
+	Generation []string // addresses of gen workers; one that is in both lists is a mixed worker
+	MinContext int      // prepared ctx workers needed for readiness, >= 1
+	MinGen     int      // same for gen
+}
+
+// Registry keeps the table up to date by probing and answers who may be used. Safe for concurrent use.
+type Registry struct {
+	cfg       Config
+	prober    Prober
+	log       *slog.Logger
+	now       func() time.Time
+	onRestart func(id string)
+
+	mu      sync.Mutex
+	table   *table
+	changed chan struct{}            // closed and replaced after each change of readiness inputs
+	kick    map[string]chan struct{} // asks a worker's loop for a probe at once
+}
+
+// Options are what a Registry needs from outside. Zero fields get defaults.
+type Options struct {
+	Prober    Prober
+	Log       *slog.Logger
+	Now       func() time.Time
+	OnRestart func(id string) // called without locks when an address turned out to be a new process
+}
+
+// New makes a registry of the configured addresses; Run starts probing.
+func New(cfg Config, opts Options) (*Registry, error) {
+	r := &Registry{
+		cfg: cfg, prober: opts.Prober, log: opts.Log, now: opts.Now, onRestart: opts.OnRestart,
+		table: newTable(), changed: make(chan struct{}), kick: map[string]chan struct{}{},
+	}
+	if r.prober == nil {
+		return nil, errors.New("discovery: no prober")
+	}
+	if r.log == nil {
+		r.log = slog.New(slog.DiscardHandler)
+	}
+	if r.now == nil {
+		r.now = time.Now
+	}
+	for _, leg := range []struct {
+		role Role
+		urls []string
+	}{{Context, cfg.Context}, {Generation, cfg.Generation}} {
+		for _, text := range leg.urls {
+			id, url, err := ParseURL(text)
+			if err == nil {
+				err = r.table.add(id, url, leg.role)
+			}
+			if err != nil {
+				return nil, fmt.Errorf("discovery: %w", err)
+			}
+			r.kick[id] = make(chan struct{}, 1)
+		}
+	}
+	return r, nil
+}
+
+// Run probes every worker at once and then each ProbeInterval until ctx ends; it returns after all its goroutines did.
+func (r *Registry) Run(ctx context.Context) {
+	var wg sync.WaitGroup
+	for _, e := range r.table.order {
+		wg.Go(func() { r.watch(ctx, e.id, e.url) })
+	}
+	wg.Wait()
+}
+
+func (r *Registry) watch(ctx context.Context, id, url string) {
+	for {
+		wait := ProbeInterval
+		if !r.probe(ctx, id, url) {
+			wait = RetryInterval
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		case <-r.kick[id]:
+			timer.Stop()
+		}
+	}
+}
+
+// probe asks once and applies the answer; it returns whether the worker is routable now.
+func (r *Registry) probe(ctx context.Context, id, url string) bool {
+	pctx, cancel := context.WithTimeout(ctx, ProbeTimeout)
+	defer cancel()
+	health, info, models, err := r.prober.Probe(pctx, url)
+	if ctx.Err() != nil {
+		return false
+	}
+	rep := report{health: health, info: info, models: models, err: err, gone: errors.Is(err, ErrGone)}
+	r.mu.Lock()
+	e := r.table.byID[id]
+	before := e.routable()
+	restarted := r.table.probed(r.now(), id, rep)
+	after := e.routable()
+	if before != after || restarted {
+		r.wake()
+	}
+	refused := e.refused
+	r.mu.Unlock()
+	if restarted && r.onRestart != nil {
+		r.onRestart(id)
+	}
+	switch {
+	case !before && after:
+		r.log.Info("worker is up", "server", id, "role", info.Role, "model", info.Model, "incarnation", info.Incarnation)
+	case before && !after:
+		r.log.Warn("worker is down", "server", id, "error", err, "refused", refused)
+	case restarted:
+		r.log.Info("worker restarted", "server", id, "incarnation", info.Incarnation)
+	}
+	return after
+}
+
+// wake tells waiters that something changed. The caller holds mu.
+func (r *Registry) wake() {
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// LegEnded records whether a leg could talk to its worker. A failure asks for a probe at once.
+func (r *Registry) LegEnded(id string, connected bool) {
+	r.mu.Lock()
+	opened := r.table.legEnded(r.now(), id, connected)
+	if opened {
+		r.wake()
+	}
+	r.mu.Unlock()
+	if opened {
+		r.log.Warn("worker refuses connections, breaker open", "server", id, "for", breakerOpenFor)
+	}
+	if !connected {
+		select {
+		case r.kick[id] <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Down returns a channel that is closed when legs now running on the instance are lost: the address stopped listening or
+// answers as another process.
+func (r *Registry) Down(id string) <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if e := r.table.byID[id]; e != nil {
+		return e.down
+	}
+	return nil
+}
+
+// Candidates lists the routable workers of a leg, in configuration order, that pair with at least one routable worker of
+// the other leg. With a model name only workers that list it count; "" means any.
+func (r *Registry) Candidates(leg Role, model string) []Instance {
+	own, others := r.routable(leg, model), r.routable(leg.Other(), model)
+	out := own[:0]
+	for _, in := range own {
+		for _, other := range others {
+			if ok, _ := pairsAs(leg, in.Info, other.Info); ok {
+				out = append(out, in)
+				break
+			}
+		}
+	}
+	return out
+}
+
+// Partners lists the routable workers of the other leg that pair with the given one.
+func (r *Registry) Partners(leg Role, info ServerInfo, model string) []Instance {
+	others := r.routable(leg.Other(), model)
+	out := others[:0]
+	for _, other := range others {
+		if ok, _ := pairsAs(leg, info, other.Info); ok {
+			out = append(out, other)
+		}
+	}
+	return out
+}
+
+func (r *Registry) routable(leg Role, model string) []Instance {
+	r.mu.Lock()
+	all := r.table.instances(leg)
+	r.mu.Unlock()
+	out := all[:0]
+	for _, in := range all {
+		if model == "" || len(in.Models) == 0 || in.HasModel(model) {
+			out = append(out, in)
+		}
+	}
+	return out
+}
+
+// WaitStart blocks until all listed workers are prepared, or, unless strict, until the minimum is. The error names who
+// is missing and why.
+func (r *Registry) WaitStart(ctx context.Context, strict bool) error {
+	for {
+		r.mu.Lock()
+		changed := r.changed
+		st := r.status()
+		missing := r.missing()
+		r.mu.Unlock()
+		if st.Ready && (!strict || len(missing) == 0) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("workers not ready: %w", errors.Join(missing...))
+		case <-changed:
+		}
+	}
+}
+
+func (r *Registry) missing() []error {
+	var out []error
+	for _, e := range r.table.order {
+		switch {
+		case e.prepared:
+		case e.refused != "":
+			out = append(out, fmt.Errorf("worker %s %s", e.id, e.refused))
+		case e.lastError != "":
+			out = append(out, fmt.Errorf("worker %s: %s", e.id, e.lastError))
+		default:
+			out = append(out, fmt.Errorf("worker %s has not answered yet", e.id))
+		}
+	}
+	return out
+}

@@ -1,0 +1,159 @@
+package discovery
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fakeProber answers from a table that a test edits.
+type fakeProber struct {
+	mu     sync.Mutex
+	report map[string]report
+	calls  map[string]int
+}
+
+func (f *fakeProber) set(url string, r report) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.report[url] = r
+}
+
+func (f *fakeProber) Probe(_ context.Context, url string) (Health, ServerInfo, []Model, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls[url]++
+	r, ok := f.report[url]
+	if !ok {
+		return Health{}, ServerInfo{}, nil, ErrGone
+	}
+	return r.health, r.info, r.models, r.err
+}
+
+func startRegistry(t *testing.T, f *fakeProber, cfg Config) (*Registry, func()) {
+	t.Helper()
+	r, err := New(cfg, Options{Prober: f})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); r.Run(ctx) }()
+	return r, func() { cancel(); <-done }
+}
+
+func newFake() *fakeProber { return &fakeProber{report: map[string]report{}, calls: map[string]int{}} }
+
+func TestRegistryLifecycle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.set("http://c:1", good(Context, "a"))
+		r, stop := startRegistry(t, f, Config{Context: []string{"c:1"}, Generation: []string{"g:1"}, MinContext: 1, MinGen: 1})
+		defer stop()
+		synctest.Wait()
+		if r.Status().Ready || len(r.Candidates(Context, "")) != 0 {
+			t.Error("without gen nothing is ready, and ctx is no candidate without a partner")
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
+		defer cancel()
+		if err := r.WaitStart(ctx, true); err == nil || !strings.Contains(err.Error(), "g:1") {
+			t.Errorf("WaitStart names the missing worker: %v", err)
+		}
+		f.set("http://g:1", good(Generation, "a"))
+		if err := r.WaitStart(t.Context(), true); err != nil {
+			t.Fatal(err)
+		}
+		if got := ids(r.Candidates(Context, "tiny")); got != "c:1" {
+			t.Errorf("candidates %q", got)
+		}
+		if got := r.Candidates(Context, "other"); len(got) != 0 {
+			t.Errorf("another model: %v", ids(got))
+		}
+		down := r.Down("g:1")
+		f.set("http://g:1", report{err: ErrGone})
+		r.LegEnded("g:1", false)
+		<-down
+		synctest.Wait()
+		if r.Status().Ready {
+			t.Error("a failed leg asks for a probe at once")
+		}
+	})
+}
+
+func TestRegistryRestartCallback(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.set("http://c:1", good(Mixed, "a"))
+		restarted := make(chan string, 1)
+		r, err := New(Config{Context: []string{"c:1"}, Generation: []string{"c:1"}, MinContext: 1, MinGen: 1},
+			Options{Prober: f, OnRestart: func(id string) { restarted <- id }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); r.Run(ctx) }()
+		synctest.Wait()
+		f.set("http://c:1", good(Mixed, "b"))
+		if id := <-restarted; id != "c:1" {
+			t.Errorf("restarted %q", id)
+		}
+		if got := ids(r.Partners(Context, good(Mixed, "b").info, "")); got != "c:1" {
+			t.Errorf("a mixed worker partners itself: %q", got)
+		}
+		cancel()
+		<-done
+	})
+}
+
+func TestNewRejects(t *testing.T) {
+	if _, err := New(Config{Context: []string{"a:1", "A:1"}}, Options{Prober: newFake()}); err == nil || !strings.Contains(err.Error(), "twice") {
+		t.Errorf("duplicate: %v", err)
+	}
+	if _, err := New(Config{Context: []string{"nope"}}, Options{Prober: newFake()}); err == nil {
+		t.Error("bad address accepted")
+	}
+}
+
+func TestHTTPProber(t *testing.T) {
+	status, models := http.StatusOK, `{"data":[{"id":"m1","x":1},{"id":""}]}`
+	mux := http.NewServeMux()
+	mux.HandleFunc("/health", func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(`{"status":"draining","requests_active":2}`))
+	})
+	mux.HandleFunc("/server_info", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(`{"role":"context","model":"served","incarnation":"i","kv_layout":{"layers":3},"future":1}`))
+	})
+	mux.HandleFunc("/v1/models", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(models)) })
+	srv := httptest.NewServer(mux)
+	client := srv.Client()
+	defer client.CloseIdleConnections()
+	p := HTTPProber{Client: client}
+	_, info, list, err := p.Probe(t.Context(), srv.URL)
+	if err != nil || info.Layout.Layers != 3 || len(list) != 1 || string(list[0].Raw) != `{"id":"m1","x":1}` {
+		t.Errorf("%+v %+v %v", info, list, err)
+	}
+	models = `{"data":[]}`
+	if _, _, list, _ = p.Probe(t.Context(), srv.URL); len(list) != 1 || list[0].ID != "served" {
+		t.Errorf("fallback to the info's model: %+v", list)
+	}
+	status = http.StatusServiceUnavailable
+	if _, _, _, err = p.Probe(t.Context(), srv.URL); err == nil || !strings.Contains(err.Error(), "draining") || errors.Is(err, ErrGone) {
+		t.Errorf("unhealthy: %v", err)
+	}
+	srv.Close()
+	if _, _, _, err = p.Probe(t.Context(), srv.URL); !errors.Is(err, ErrGone) {
+		t.Errorf("closed listener: %v", err)
+	}
+}

@@ -1,0 +1,78 @@
+package discovery
+
+import (
+	"net"
+	"strconv"
+	"time"
+)
+
+// WorkerStatus is one worker in /cluster_info.
+type WorkerStatus struct {
+	WorkerID    string `json:"worker_id"`
+	Host        string `json:"host"`
+	Port        int    `json:"port"`
+	Role        Role   `json:"role"`
+	Incarnation string `json:"incarnation"`
+	Routable    bool   `json:"routable"`
+	LastSeenMs  int64  `json:"last_seen_ms"` // age of the last good probe, -1 = never
+	Status      string `json:"status,omitempty"`
+	Error       string `json:"error,omitempty"`
+}
+
+// Status is the cluster as a whole.
+type Status struct {
+	Ready                bool
+	Context, Gen         []WorkerStatus
+	PreparedCtx, MinCtx  int
+	PreparedGen, MinGen  int
+	Warnings             []Warning
+	ContextList, GenList []string
+}
+
+// Status returns what /cluster_info and /health/ready show.
+func (r *Registry) Status() Status {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.status()
+}
+
+func (r *Registry) status() Status {
+	t, now := r.table, r.now()
+	st := Status{
+		PreparedCtx: t.prepared(Context), MinCtx: r.cfg.MinContext,
+		PreparedGen: t.prepared(Generation), MinGen: r.cfg.MinGen, Warnings: t.warnings(),
+	}
+	for _, e := range t.order {
+		ws := e.status(now)
+		if e.legs[Context] {
+			st.Context, st.ContextList = append(st.Context, ws), append(st.ContextList, e.id)
+		}
+		if e.legs[Generation] {
+			st.Gen, st.GenList = append(st.Gen, ws), append(st.GenList, e.id)
+		}
+	}
+	st.Ready = st.PreparedCtx >= st.MinCtx && st.PreparedGen >= st.MinGen
+	return st
+}
+
+func (e *entry) status(now time.Time) WorkerStatus {
+	host, portText, _ := net.SplitHostPort(e.id)
+	port, _ := strconv.Atoi(portText)
+	ws := WorkerStatus{
+		WorkerID: e.id, Host: host, Port: port, Role: e.inst.Info.Role, Incarnation: e.inst.Info.Incarnation,
+		Routable: e.routable() && e.refused == "", LastSeenMs: -1, Status: e.health.Status, Error: e.lastError,
+	}
+	if ws.Role == "" {
+		ws.Role = Generation
+		if e.legs[Context] {
+			ws.Role = Context
+		}
+	}
+	if !e.lastSeen.IsZero() {
+		ws.LastSeenMs = now.Sub(e.lastSeen).Milliseconds()
+	}
+	if e.refused != "" {
+		ws.Error = e.refused
+	}
+	return ws
+}

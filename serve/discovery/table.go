@@ -1,0 +1,234 @@
+package discovery
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// The numbers of DS 14.1.
+const (
+	ProbeInterval  = 3 * time.Second // between two health probes of a worker
+	RetryInterval  = time.Second     // the same while the worker is not routable, so that it returns soon
+	ProbeTimeout   = 5 * time.Second // of one probe
+	probeFailures  = 2               // consecutive failed probes that make a worker unroutable
+	breakerCount   = 3               // consecutive connection failures of legs that open the breaker
+	breakerWindow  = 10 * time.Second
+	breakerOpenFor = 5 * time.Second
+)
+
+// entry is all the table knows of one address. Invariant: prepared implies info was accepted.
+type entry struct {
+	id, url   string
+	legs      map[Role]bool // sections that list it
+	inst      Instance      // valid when known
+	known     bool          // info was fetched once in the present incarnation
+	prepared  bool          // the last probes were good
+	refused   string        // why info was not accepted, "" = accepted
+	fails     int           // consecutive failed probes
+	lastError string
+	lastSeen  time.Time
+	health    Health
+	legFails  []time.Time   // consecutive connection failures, newest last
+	openUntil time.Time     // breaker; zero = closed
+	down      chan struct{} // closed when running legs cannot succeed any more
+}
+
+// report is the outcome of one probe.
+type report struct {
+	health Health
+	info   ServerInfo
+	models []Model
+	err    error // nil = healthy and info fetched
+	gone   bool  // nothing listens at the address: running legs are lost too
+}
+
+// table is the pure state of static discovery. Not safe for concurrent use.
+type table struct {
+	order []*entry // configuration order, which is the order of placement
+	byID  map[string]*entry
+}
+
+func newTable() *table { return &table{byID: map[string]*entry{}} }
+
+// add lists an address under a section. The same address in both sections is one entry with two legs.
+func (t *table) add(id, url string, leg Role) error {
+	e := t.byID[id]
+	if e == nil {
+		e = &entry{id: id, url: url, legs: map[Role]bool{}, down: make(chan struct{})}
+		t.byID[id] = e
+		t.order = append(t.order, e)
+	}
+	if e.legs[leg] {
+		return fmt.Errorf("worker %s is listed twice among the %s servers", id, leg)
+	}
+	e.legs[leg] = true
+	return nil
+}
+
+// probed applies a probe's outcome and tells whether the worker turned out to be another process.
+func (t *table) probed(now time.Time, id string, r report) (restarted bool) {
+	e := t.byID[id]
+	if r.err != nil {
+		e.fails++
+		e.lastError = r.err.Error()
+		if r.gone {
+			e.lose()
+		}
+		if e.fails >= probeFailures || r.gone {
+			e.prepared = false
+		}
+		if !e.openUntil.IsZero() {
+			e.openUntil = now.Add(breakerOpenFor)
+		}
+		return false
+	}
+	restarted = e.known && e.inst.Info.Incarnation != r.info.Incarnation
+	if restarted {
+		e.lose()
+	}
+	e.fails, e.lastError, e.lastSeen, e.health = 0, "", now, r.health
+	e.inst = Instance{ID: e.id, URL: e.url, Info: r.info, Models: r.models}
+	e.known = true
+	e.refused = e.accept(r.info)
+	e.prepared = e.refused == ""
+	if !now.Before(e.openUntil) {
+		e.openUntil, e.legFails = time.Time{}, nil
+	}
+	return restarted
+}
+
+// accept returns why a worker's self-description cannot be used, "" if it can.
+func (e *entry) accept(info ServerInfo) string {
+	for _, leg := range []Role{Context, Generation} {
+		if e.legs[leg] && !info.Role.Serves(leg) {
+			return fmt.Sprintf("is listed among the %s servers but says its role is %q", leg, info.Role)
+		}
+	}
+	return ""
+}
+
+// lose ends the legs that run on the present process.
+func (e *entry) lose() {
+	close(e.down)
+	e.down = make(chan struct{})
+}
+
+// legEnded records whether a leg could talk to its worker; it feeds the breaker. It returns true when the breaker opened.
+func (t *table) legEnded(now time.Time, id string, connected bool) (opened bool) {
+	e := t.byID[id]
+	if e == nil {
+		return false
+	}
+	if connected {
+		e.legFails = e.legFails[:0]
+		return false
+	}
+	e.legFails = append(e.legFails, now)
+	if n := len(e.legFails); n > breakerCount {
+		e.legFails = slices.Delete(e.legFails, 0, n-breakerCount)
+	}
+	if len(e.legFails) < breakerCount || now.Sub(e.legFails[0]) > breakerWindow || !e.openUntil.IsZero() {
+		return false
+	}
+	e.openUntil = now.Add(breakerOpenFor)
+	return true
+}
+
+// routable tells whether placement may choose e. An expired breaker stays closed to traffic until the next good probe:
+// that probe is the single trial of the half-open state, so no client request is spent on it.
+func (e *entry) routable() bool { return e.prepared && e.openUntil.IsZero() }
+
+// instances lists the routable workers of a leg in configuration order.
+func (t *table) instances(leg Role) []Instance {
+	var out []Instance
+	for _, e := range t.order {
+		if e.legs[leg] && e.routable() {
+			out = append(out, e.inst)
+		}
+	}
+	return out
+}
+
+// prepared counts the workers of a leg whose probes are good.
+func (t *table) prepared(leg Role) (n int) {
+	for _, e := range t.order {
+		if e.legs[leg] && e.prepared {
+			n++
+		}
+	}
+	return n
+}
+
+// listed counts the configured workers of a leg.
+func (t *table) listed(leg Role) (n int) {
+	for _, e := range t.order {
+		if e.legs[leg] {
+			n++
+		}
+	}
+	return n
+}
+
+// Warning is a finding that does not stop the cluster.
+type Warning struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+}
+
+// Codes of Warning raised here.
+const (
+	WarnPairing = "W_PAIRING"
+	WarnRole    = "W_ROLE"
+)
+
+// warnings lists workers that are healthy and yet can never be chosen.
+func (t *table) warnings() []Warning {
+	var out []Warning
+	for _, e := range t.order {
+		switch {
+		case e.refused != "":
+			out = append(out, Warning{WarnRole, fmt.Sprintf("worker %s %s", e.id, e.refused)})
+		case e.prepared:
+			out = append(out, t.unpaired(e)...)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b Warning) int { return cmp.Compare(a.Code, b.Code) })
+	return out
+}
+
+// unpaired warns about a worker that pairs with no known worker of the other leg.
+func (t *table) unpaired(e *entry) []Warning {
+	var out []Warning
+	for _, leg := range []Role{Context, Generation} {
+		if !e.legs[leg] {
+			continue
+		}
+		peers, reason := 0, ""
+		for _, o := range t.order {
+			if !o.legs[leg.Other()] || !o.known || o.refused != "" {
+				continue
+			}
+			peers++
+			ok, why := pairsAs(leg, e.inst.Info, o.inst.Info)
+			if ok {
+				reason = ""
+				break
+			}
+			reason = fmt.Sprintf("%s, compared with %s", why, o.id)
+		}
+		if peers > 0 && reason != "" {
+			out = append(out, Warning{WarnPairing, fmt.Sprintf("%s worker %s is never selected: %s", leg, e.id, reason)})
+		}
+	}
+	return out
+}
+
+// pairsAs compares a worker that would run leg with one that would run the other.
+func pairsAs(leg Role, self, other ServerInfo) (bool, string) {
+	if leg == Context {
+		return Pairs(self, other)
+	}
+	return Pairs(other, self)
+}
