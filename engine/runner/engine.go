@@ -122,7 +122,7 @@ func (e *Engine) Info() Info { return e.cfg.Info }
 // queue. opaque is the encoded handle of a GenerationOnly request. The error is
 // a *request.Error when the request was refused, else ctx's or ErrStopped.
 func (e *Engine) Submit(ctx context.Context, r *request.Request, opaque []byte) (*Stream, error) {
-	sub := submission{req: r, stream: newStream(e, r.ID), done: make(chan struct{})}
+	sub := submission{ctx: ctx, req: r, stream: newStream(e, r.ID), done: make(chan struct{})}
 	if r.Kind != request.Full && e.transport == nil {
 		return nil, request.Invalid("disaggregated_params", "this worker has no cache_transceiver_config, so it takes whole requests only")
 	}
@@ -261,6 +261,9 @@ func (e *Engine) read() {
 		e.streams[s.req.ID] = s.stream
 		e.status.add(s.req.ID)
 		e.core.Submit(now, s.req, s.handle)
+		if s.ctx.Err() != nil { // its cancel came with it and found nothing yet
+			e.core.Cancel(now, s.req.ID)
+		}
 		e.carry()
 		close(s.done)
 	}

@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"context"
 	"sync"
 
 	"tandem/engine/executor"
@@ -11,6 +12,7 @@ import (
 // submission is a request on its way to the core. done is closed once the core
 // has taken or refused it.
 type submission struct {
+	ctx    context.Context // the submitter's; ended means nobody waits for the answer
 	req    *request.Request
 	handle *transfer.Handle
 	stream *Stream
