@@ -1,0 +1,225 @@
+package router
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"tandem/serve/discovery"
+)
+
+// ErrNoServers says that no candidate is left for a leg; the client gets 503.
+var ErrNoServers = errors.New("no routable worker")
+
+// Outcome says why an instance was chosen; a closed set, used as a metric label.
+type Outcome string
+
+// The outcomes.
+const (
+	Sticky   Outcome = "sticky"   // the conversation's instance
+	Implicit Outcome = "implicit" // the instance of a conversation with the same prefix
+	New      Outcome = "new"      // first placement
+	Fallback Outcome = "fallback" // the conversation's instance is dead or excluded
+	Load     Outcome = "load"     // least loaded, or next in turn
+)
+
+// Outcomes lists all outcomes.
+func Outcomes() []Outcome { return []Outcome{Sticky, Implicit, New, Fallback, Load} }
+
+// Request is what placement may look at.
+type Request struct {
+	RoutingID      string  // affinity key or conversation id, "" = none
+	ConversationID string  // the request's own id, "" = none
+	Tokens         []int32 // prompt token ids when the client sent ids
+	Text           string  // prompt text, or role:content lines of a chat, when it did not
+	MaxTokens      int     // output budget; counted by token loads on gen legs
+	Generation     bool    // a gen leg
+
+	// Candidates lists the routable instances in configuration order. It is called under the router's lock, after all
+	// hashing, and must not call back into the router.
+	Candidates func() []discovery.Instance
+	Exclude    []string // instance ids that must not be chosen
+}
+
+func (r *Request) excluded(id string) bool { return slices.Contains(r.Exclude, id) }
+
+// usable lists the candidates that are not excluded. The router's lock is held.
+func (r *Request) usable() []discovery.Instance {
+	all := r.Candidates()
+	out := make([]discovery.Instance, 0, len(all))
+	for _, in := range all {
+		if !r.excluded(in.ID) {
+			out = append(out, in)
+		}
+	}
+	return out
+}
+
+// Selection is a router's answer.
+type Selection struct {
+	Instance    discovery.Instance
+	Outcome     Outcome
+	Reservation *Reservation
+}
+
+// Router places legs of one role.
+type Router interface {
+	// Kind is the name of the router in configuration.
+	Kind() string
+	// Select chooses an instance and charges it. ErrNoServers when no candidate is left.
+	Select(Request) (Selection, error)
+	// Forget drops what is known of an instance that left the cluster.
+	Forget(instance string)
+	// Stats is a snapshot for metrics.
+	Stats() Stats
+}
+
+// Stats counts a router's state and decisions.
+type Stats struct {
+	Open      int // reservations not released yet
+	Sessions  int // conversations remembered
+	Decisions map[Outcome]uint64
+}
+
+// Reservation charges one leg to an instance until it is released.
+type Reservation struct {
+	released atomic.Bool
+	release  func(success bool)
+}
+
+// Release ends the charge; only the first call counts. A nil reservation may be released.
+func (r *Reservation) Release(success bool) {
+	if r != nil && r.released.CompareAndSwap(false, true) {
+		r.release(success)
+	}
+}
+
+// ledger is the accounting every router has. Its mutex is the router's lock.
+type ledger struct {
+	mu        sync.Mutex
+	open      int
+	load      map[string]int64 // instance to charged weight
+	decisions map[Outcome]uint64
+}
+
+func newLedger() ledger {
+	return ledger{load: map[string]int64{}, decisions: map[Outcome]uint64{}}
+}
+
+// grant charges weight to the chosen instance. The lock is held.
+func (l *ledger) grant(in discovery.Instance, why Outcome, weight int64) Selection {
+	l.open++
+	l.load[in.ID] += weight
+	l.decisions[why]++
+	id := in.ID
+	return Selection{Instance: in, Outcome: why, Reservation: &Reservation{release: func(bool) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.open--
+		if l.load[id] = max(0, l.load[id]-weight); l.load[id] == 0 {
+			delete(l.load, id)
+		}
+	}}}
+}
+
+func (l *ledger) stats() Stats {
+	st := Stats{Open: l.open, Decisions: make(map[Outcome]uint64, len(l.decisions))}
+	for k, v := range l.decisions {
+		st.Decisions[k] = v
+	}
+	return st
+}
+
+// Config is the router block of a server section. Zero values mean the defaults of DefaultConfig.
+type Config struct {
+	Type           string   `mapstructure:"type"`
+	UseTokens      bool     `mapstructure:"use_tokens"`       // load_balancing
+	MatchThreshold *float64 `mapstructure:"match_threshold"`  // conversation
+	TokensPerBlock int      `mapstructure:"tokens_per_block"` // conversation
+	HashSkipCount  int      `mapstructure:"hash_skip_count"`  // conversation
+	MaxSessions    int      `mapstructure:"max_sessions"`     // conversation
+	MatchBasis     string   `mapstructure:"match_basis"`      // conversation: request or session
+	UseTokenIDs    bool     `mapstructure:"use_token_ids"`    // conversation, not supported yet
+}
+
+// The kinds of routers and the defaults of the conversation router.
+const (
+	KindRoundRobin   = "round_robin"
+	KindLoad         = "load_balancing"
+	KindConversation = "conversation"
+
+	DefaultMatchThreshold = 0.75
+	DefaultTokensPerBlock = 128
+	DefaultMaxSessions    = 100000
+	BasisRequest          = "request"
+	BasisSession          = "session"
+)
+
+// Kinds lists the supported router types.
+func Kinds() []string { return []string{KindRoundRobin, KindLoad, KindConversation} }
+
+// Validate checks the block; errors name the key below "router".
+func (c Config) Validate() error {
+	switch c.Type {
+	case "", KindRoundRobin, KindLoad, KindConversation:
+	case "kv_cache_aware", "hybrid", "consistent_hash":
+		return fmt.Errorf("type: %q is not supported yet; supported: %s", c.Type, strings.Join(Kinds(), ", "))
+	default:
+		return fmt.Errorf("type: unknown router %q; supported: %s", c.Type, strings.Join(Kinds(), ", "))
+	}
+	if err := c.checkOwner(); err != nil {
+		return err
+	}
+	switch {
+	case c.UseTokenIDs:
+		return errors.New("use_token_ids: not supported yet; the router hashes text unless the client sends token ids")
+	case c.MatchThreshold != nil && (*c.MatchThreshold <= 0 || *c.MatchThreshold > 1):
+		return fmt.Errorf("match_threshold: %v is outside (0, 1]", *c.MatchThreshold)
+	case c.TokensPerBlock < 0 || c.TokensPerBlock > 1<<16:
+		return fmt.Errorf("tokens_per_block: %d is outside 1..65536", c.TokensPerBlock)
+	case c.HashSkipCount < 0:
+		return fmt.Errorf("hash_skip_count: %d is negative", c.HashSkipCount)
+	case c.MaxSessions < 0:
+		return fmt.Errorf("max_sessions: %d is negative", c.MaxSessions)
+	case c.MatchBasis != "" && c.MatchBasis != BasisRequest && c.MatchBasis != BasisSession:
+		return fmt.Errorf("match_basis: %q is neither %s nor %s", c.MatchBasis, BasisRequest, BasisSession)
+	}
+	return nil
+}
+
+// checkOwner refuses an argument that the chosen type would ignore.
+func (c Config) checkOwner() error {
+	if c.UseTokens && c.Type != KindLoad {
+		return fmt.Errorf("use_tokens: belongs to type %s, not %q", KindLoad, c.kind())
+	}
+	conv := c.MatchThreshold != nil || c.HashSkipCount != 0 || c.MaxSessions != 0 || c.MatchBasis != ""
+	if conv && c.Type != KindConversation {
+		return fmt.Errorf("match_threshold, hash_skip_count, max_sessions and match_basis belong to type %s, not %q",
+			KindConversation, c.kind())
+	}
+	return nil
+}
+
+func (c Config) kind() string {
+	if c.Type == "" {
+		return KindRoundRobin
+	}
+	return c.Type
+}
+
+// NewRouter builds the router that a valid configuration names.
+func NewRouter(c Config) (Router, error) {
+	if err := c.Validate(); err != nil {
+		return nil, fmt.Errorf("router: %w", err)
+	}
+	switch c.kind() {
+	case KindLoad:
+		return NewLoadBalancing(c.UseTokens), nil
+	case KindConversation:
+		return NewConversation(c), nil
+	}
+	return NewRoundRobin(), nil
+}
