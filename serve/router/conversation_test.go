@@ -226,7 +226,7 @@ func TestConversationProperty(t *testing.T) {
 			live := rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"a", "b", "c"}), 1, 3, rapid.ID).Draw(t, "live")
 			content := rapid.StringOfN(rapid.RuneFrom([]rune("xy")), 0, 12, -1).Draw(t, "content")
 			req := Request{Text: content, Candidates: servers(live...)}
-			req.ConversationID = rapid.SampledFrom([]string{"", "", "s1", "s2", "s3", "conv_id:1"}).Draw(t, "own")
+			req.ConversationID = rapid.SampledFrom([]string{"", "", "s1", "s2", "p", "conv_id:1"}).Draw(t, "own")
 			req.RoutingID = rapid.SampledFrom([]string{req.ConversationID, req.ConversationID, "p"}).Draw(t, "routing")
 			var want *session
 			if req.RoutingID == "" {
