@@ -2,10 +2,13 @@ package openai
 
 import (
 	"crypto/hmac"
+	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
+	"net/http"
 	"strconv"
+	"strings"
 )
 
 // Internal headers between frontend and worker.
@@ -107,4 +110,20 @@ func appendIntPtr(dst []byte, v *int64) []byte {
 		return append(dst, "null"...)
 	}
 	return strconv.AppendInt(dst, *v, 10)
+}
+
+// RequestID returns the X-Request-ID of a request when it is 1 to 128
+// printable ASCII bytes, else a new random one.
+func RequestID(h http.Header) string {
+	id := h.Get(HeaderRequestID)
+	for i := range len(id) {
+		if id[i] <= ' ' || id[i] > '~' {
+			id = ""
+			break
+		}
+	}
+	if id != "" && len(id) <= 128 {
+		return id
+	}
+	return strings.ToLower(rand.Text())
 }

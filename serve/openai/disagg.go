@@ -67,6 +67,24 @@ type TokenLog struct {
 	Rank    *int    `json:"rank"`
 }
 
+// UnmarshalJSON reads the object as DecodeDisaggParams does.
+func (p *DisaggParams) UnmarshalJSON(data []byte) error {
+	q, err := DecodeDisaggParams(data)
+	if q != nil {
+		*p = *q
+	}
+	return err
+}
+
+// LegRole returns the role a leg's affinity signature names: that of the phase
+// it runs, whatever the worker's own role.
+func LegRole(requestType string) string {
+	if requestType == ContextOnly {
+		return RoleContext
+	}
+	return RoleGeneration
+}
+
 // Protected tells whether the params hold a field that needs X-Disagg-Auth.
 func (p *DisaggParams) Protected() bool {
 	return p != nil && (p.CtxInfoEndpoint != nil || p.EncodedOpaqueState != nil)

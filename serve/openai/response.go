@@ -107,7 +107,8 @@ type TokenLogprob struct {
 	Text    string
 	Bytes   []byte
 	Logprob float64
-	Top     []TokenLogprob // best first; Top of an entry is unused
+	Offset  int            // characters of the reply's text before the token; completions only
+	Top     []TokenLogprob // best first; Top and Offset of an entry are unused
 }
 
 // AppendChatLogprobs appends {"content":[...]} of a chat choice or delta.
@@ -145,9 +146,7 @@ func appendChatToken(dst []byte, t *TokenLogprob) []byte {
 }
 
 // AppendCompletionLogprobs appends the logprobs object of a completions choice.
-// offset is the position in the reply's text, in characters, of the first
-// token; the returned one is that after the last.
-func AppendCompletionLogprobs(dst []byte, tokens []TokenLogprob, offset int) ([]byte, int) {
+func AppendCompletionLogprobs(dst []byte, tokens []TokenLogprob) []byte {
 	dst = append(dst, `{"tokens":[`...)
 	for i := range tokens {
 		dst = AppendString(comma(dst, i), tokens[i].Text)
@@ -162,10 +161,9 @@ func AppendCompletionLogprobs(dst []byte, tokens []TokenLogprob, offset int) ([]
 	}
 	dst = append(dst, `],"text_offset":[`...)
 	for i := range tokens {
-		dst = strconv.AppendInt(comma(dst, i), int64(offset), 10)
-		offset += runeCount(tokens[i].Text)
+		dst = strconv.AppendInt(comma(dst, i), int64(tokens[i].Offset), 10)
 	}
-	return append(dst, `]}`...), offset
+	return append(dst, `]}`...)
 }
 
 // appendTopMap writes alternatives as an object keyed by text. Two tokens with
@@ -202,12 +200,4 @@ func comma(dst []byte, i int) []byte {
 		return append(dst, ',')
 	}
 	return dst
-}
-
-func runeCount(s string) int {
-	n := 0
-	for range s {
-		n++
-	}
-	return n
 }
