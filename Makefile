@@ -1,0 +1,87 @@
+# Tandem. `make run` starts a local cluster, `make test` runs every check that needs no GPU.
+
+export GOTOOLCHAIN := go1.27.3
+export CGO_ENABLED := 1
+export TANDEM_HOME ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/tandem
+
+GO      ?= go
+MODEL   ?= smollm2-135m-instruct
+TOOLS   := $(CURDIR)/.tools
+CLIENTS := $(CURDIR)/.cache/clients
+ARGS    ?=
+
+.PHONY: run build model clients test test-go test-race test-invariants test-e2e fuzz check tools format generate bench soak clean
+
+# --- run -----------------------------------------------------------------------------------------
+
+run: build model ## build, fetch the default model if absent, start frontend + ctx + gen on http://127.0.0.1:8000
+	@exec bin/frontend up --model $(MODEL) $(ARGS)
+
+build: ## compile engine and frontend into bin/
+	@.ci/need go cc
+	@$(GO) build -o bin/ ./cmd/...
+
+model: build
+	@bin/engine model path $(MODEL) >/dev/null 2>&1 || .ci/need pip
+	@bin/engine model pull $(MODEL)
+
+# --- test ----------------------------------------------------------------------------------------
+
+test: test-go test-race test-invariants test-e2e ## every check that needs no GPU
+
+test-go: model
+	$(GO) test ./...
+
+# The packages where goroutines meet, under the race detector.
+test-race: model
+	$(GO) test -race -short ./engine/runner/... ./engine/transfer/... ./engine/cpu/... ./serve/... ./cmd/...
+
+# The state machines with their invariants checked after every step.
+test-invariants:
+	$(GO) test -tags invariants ./engine/executor/... ./engine/kvcache/... ./engine/scheduler/... ./test/sim/...
+
+# Whole processes, driven from outside, also by the openai packages for Python and Node.
+test-e2e: model clients
+	TANDEM_CLIENTS=$(CLIENTS) $(GO) test -tags e2e -count=1 -timeout 20m ./test/e2e/...
+
+clients: ## real OpenAI clients, installed by name into .cache
+	@.ci/need pip npm
+	@test/e2e/clients/install $(CLIENTS)
+
+FUZZTIME ?= 10s
+fuzz: ## run every fuzz target for FUZZTIME
+	@$(GO) run ./test/fuzzall -time $(FUZZTIME)
+
+soak: build model ## long randomised runs (SOAK=10m)
+	SOAK=$(or $(SOAK),10m) $(GO) test -tags e2e -count=1 -timeout 0 -run 'Soak' ./test/e2e/... ./test/sim/...
+
+# --- check ---------------------------------------------------------------------------------------
+
+check: tools ## format, vet, lint, import arrows, sizes
+	@out=$$($(TOOLS)/gofumpt -l $$(git ls-files '*.go' | grep -v '\.pb\.go$$')); \
+	  if [ -n "$$out" ]; then echo "not formatted (make format):"; echo "$$out"; exit 1; fi
+	$(GO) vet ./...
+	$(GO) vet -tags e2e ./test/e2e/...
+	$(TOOLS)/golangci-lint run ./...
+	$(GO) test -count=1 ./test/house/...
+
+format: tools
+	$(TOOLS)/gofumpt -w $$(git ls-files '*.go' | grep -v '\.pb\.go$$')
+
+tools: $(TOOLS)/.stamp
+
+$(TOOLS)/.stamp: tools/go.mod
+	@echo "building the pinned tools (a few minutes the first time)"
+	@cd tools && GOBIN=$(TOOLS) $(GO) install tool
+	@touch $@
+
+generate: tools ## protobuf code (needs protoc)
+	PATH=$(TOOLS):$$PATH $(GO) generate ./...
+
+# --- bench ---------------------------------------------------------------------------------------
+
+bench: build model ## prefill and decode beside llama.cpp, same file, same minute
+	@test/bench/run $(MODEL)
+
+clean:
+	rm -rf bin .cache .tools
