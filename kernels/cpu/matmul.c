@@ -1,0 +1,210 @@
+#include "matmul_impl.h"
+
+// Activations of one pass over a panel stay under this, so that they come from
+// the level 2 cache for every panel but the first.
+enum { BLOCK_BYTES = 1 << 20 };
+
+static const tm_kernels *kernels(int isa)
+{
+#if defined(__x86_64__)
+	if (isa == TM_ISA_AVX512)
+		return &tm_kernels_avx512;
+	if (isa == TM_ISA_AVX2)
+		return &tm_kernels_avx2;
+#endif
+	(void)isa;
+	return &tm_kernels_portable;
+}
+
+static size_t round64(size_t n) { return (n + 63) & ~(size_t)63; }
+
+static size_t q16_bytes(int rows, int k) { return round64(tm_q16_row_bytes(k) * rows); }
+
+size_t tm_act_bytes(int acts, int rows, int k)
+{
+	size_t n = 0;
+	if (acts & TM_ACT_Q16)
+		n += q16_bytes(rows, k);
+	if (acts & TM_ACT_F32)
+		n += round64(tm_f32_row_bytes(k) * rows);
+	return n;
+}
+
+void tm_act_init(tm_act *a, int isa, int acts, int rows, int k, void *mem)
+{
+	uint8_t *f32 = (uint8_t *)mem + (acts & TM_ACT_Q16 ? q16_bytes(rows, k) : 0);
+	*a = (tm_act){isa, rows, k, acts, NULL, NULL};
+	if (acts & TM_ACT_Q16)
+		a->q16 = mem;
+	if (acts & TM_ACT_F32)
+		a->f32 = (float *)f32;
+}
+
+static void fill_f32(float *tile, int width, int lane, const float *x, int k)
+{
+	for (size_t i = 0; i < (size_t)k; i++)
+		tile[i * width + lane] = x[i];
+	if (k % 2)
+		tile[(size_t)k * width + lane] = 0;
+}
+
+void tm_act_fill(const tm_act *a, const float *x, size_t ldx, int row0, int row1)
+{
+	const tm_kernels *kern = kernels(a->isa);
+	size_t q16 = tm_q16_row_bytes(a->k), f32 = tm_f32_row_bytes(a->k) / sizeof(float);
+	for (int t = 0; t < tm_tiles(a->rows); t++) {
+		int begin = tm_tile_row(a->rows, t), end = tm_tile_row(a->rows, t + 1);
+		int from = begin > row0 ? begin : row0, to = end < row1 ? end : row1;
+		for (int r = from; r < to; r++) {
+			const float *row = x + ldx * (size_t)(r - row0);
+			if (a->acts & TM_ACT_Q16)
+				kern->quant(a->q16 + q16 * begin, end - begin, r - begin, row, a->k);
+			if (a->acts & TM_ACT_F32)
+				fill_f32(a->f32 + f32 * begin, end - begin, r - begin, row, a->k);
+		}
+	}
+}
+
+// panel_seg finds the segment of a panel and its index inside it.
+static const tm_seg *panel_seg(const tm_mat *m, int panel, int *index)
+{
+	if (m->interleaved) {
+		*index = panel / 2;
+		return &m->seg[panel % 2];
+	}
+	const tm_seg *s = m->seg;
+	while (panel >= s->panels)
+		panel -= s++->panels;
+	*index = panel;
+	return s;
+}
+
+int tm_mat_col(const tm_mat *m, int panel, int *width)
+{
+	int index;
+	const tm_seg *s = panel_seg(m, panel, &index);
+	int left = s->n - index * TM_PANEL;
+	*width = left < TM_PANEL ? left : TM_PANEL;
+	return m->interleaved ? panel * TM_PANEL : s->col + index * TM_PANEL;
+}
+
+static tm_panel mat_panel(const tm_mat *m, int panel)
+{
+	int index;
+	const tm_seg *s = panel_seg(m, panel, &index);
+	return tm_panel_at(s->format, m->k, m->data + s->offset + s->panel_bytes * index);
+}
+
+size_t tm_matmul_scratch(const tm_mat *m)
+{
+	size_t need = 0;
+	for (int i = 0; i < m->segs; i++) {
+		if (!tm_is_quantised(m->seg[i].format))
+			continue;
+		size_t n = tm_format_sections(tm_widened(m->seg[i].format), m->k).bytes;
+		need = n > need ? n : need;
+	}
+	return need * TM_RUN;
+}
+
+// job is what all steps of one tm_matmul call share.
+typedef struct {
+	const tm_mat *m;
+	const tm_act *a;
+	const tm_kernels *kern;
+	float *out;  // row 0 of the first column of the call's first panel
+	size_t ldo;
+	int col0;  // that column
+	int accumulate;
+} job;
+
+// store writes a tile's products with one panel, val[width][TM_PANEL].
+static void store(const job *j, int panel, int row0, int width, const float *val)
+{
+	int cols, col = tm_mat_col(j->m, panel, &cols);
+	float *out = j->out + j->ldo * (size_t)row0 + (col - j->col0);
+	for (int r = 0; r < width; r++, out += j->ldo, val += TM_PANEL) {
+		if (j->accumulate)
+			for (int c = 0; c < cols; c++)
+				out[c] += val[c];
+		else
+			memcpy(out, val, sizeof(float) * cols);
+	}
+}
+
+// multiply computes num panels of one kind for the tiles [tile0, tile1).
+static void multiply(const job *j, int panel, int num, int tile0, int tile1, uint8_t *scratch)
+{
+	float val[TM_RUN * TM_TILE * TM_PANEL] __attribute__((aligned(64)));
+	tm_panel p[TM_RUN];
+	int rows = j->a->rows, k = j->m->k;
+	for (int i = 0; i < num; i++) {
+		p[i] = mat_panel(j->m, panel + i);
+		if (tm_is_quantised(p[i].format) && tile1 - tile0 > 1) {
+			int wide = tm_widened(p[i].format);
+			j->kern->widen(&p[i], scratch);
+			p[i] = tm_panel_at(wide, k, scratch);
+			scratch += tm_format_sections(wide, k).bytes;
+		}
+	}
+	for (int t = tile0; t < tile1; t++) {
+		int begin = tm_tile_row(rows, t), width = tm_tile_row(rows, t + 1) - begin;
+		if (tm_is_quantised(p[0].format))
+			j->kern->dot(p, num, j->a->q16 + tm_q16_row_bytes(k) * begin, width, val);
+		else
+			j->kern->fdot(p, num, j->a->f32 + tm_f32_row_bytes(k) / sizeof(float) * begin, width, val);
+		for (int i = 0; i < num; i++)
+			store(j, panel + i, begin, width, val + i * width * TM_PANEL);
+	}
+}
+
+// kind is the format that a panel has when it is multiplied.
+static int kind(const tm_mat *m, int panel, int tiles)
+{
+	int index, format = panel_seg(m, panel, &index)->format;
+	return tm_is_quantised(format) && tiles > 1 ? tm_widened(format) : format;
+}
+
+// run_length returns how many panels from `panel` on go through a kernel at once.
+static int run_length(const job *j, int panel, int end, int tiles)
+{
+	int first = kind(j->m, panel, tiles), n = 1;
+	if (!tm_is_quantised(first))
+		n = j->kern->run_float;
+	else if (tiles > 1)
+		n = j->kern->run_wide;
+	if (panel + n > end)
+		return 1;
+	for (int i = 1; i < n; i++)
+		if (kind(j->m, panel + i, tiles) != first)
+			return 1;
+	return n;
+}
+
+// block_end returns the end of the run of tiles from tile0 whose activations
+// stay in cache while all panels pass over them.
+static int block_end(const tm_mat *m, const tm_act *a, int tile0)
+{
+	size_t row = m->acts & TM_ACT_F32 ? tm_f32_row_bytes(m->k) : tm_q16_row_bytes(m->k);
+	size_t tiles = BLOCK_BYTES / (row * TM_TILE);
+	int left = tm_tiles(a->rows) - tile0;
+	if (tiles < 8)
+		tiles = 8;
+	return tiles < (size_t)left ? tile0 + (int)tiles : tile0 + left;
+}
+
+void tm_matmul(const tm_mat *m, const tm_act *a, int panel0, int panel1,
+               float *out, size_t ldo, int accumulate, void *scratch)
+{
+	int cols;
+	if (panel0 >= panel1 || a->rows <= 0)
+		return;
+	job j = {m, a, kernels(a->isa), out, ldo, tm_mat_col(m, panel0, &cols), accumulate};
+	for (int tile = 0, end; tile < tm_tiles(a->rows); tile = end) {
+		end = block_end(m, a, tile);
+		for (int p = panel0, n; p < panel1; p += n) {
+			n = run_length(&j, p, panel1, end - tile);
+			multiply(&j, p, n, tile, end, scratch);
+		}
+	}
+}

@@ -1,0 +1,168 @@
+// What the product kernels share: packed formats, activation records, the
+// table that each instruction set level fills. Private to matmul*.c and pack.c.
+#ifndef TANDEM_MATMUL_IMPL_H
+#define TANDEM_MATMUL_IMPL_H
+
+#include <string.h>
+
+#include "matmul.h"
+
+// Packed formats. Levels are ordered for dots of 16-bit pairs: one 64-byte
+// vector of 16-bit levels holds 2 consecutive k of 16 columns. W8 stores the
+// same order in bytes, 512 a group. W4 stores 256 bytes a group: in vector v the
+// nibbles n = 0..3, from the lowest, of a 16-bit lane belong to the pair 4v+n.
+//
+//   format  per 256 k         per 32 k                  value of level q
+//   W4_0    -                 f16 scale                 s*(q-8)
+//   W4_1    -                 f16 scale, f16 min        s*q + m
+//   W4_K    f16 d, f16 dmin   u8 scale, u8 min          d*s*q - dmin*m
+//   W8      -                 f16 scale                 s*q
+//   W8_FM   -                 f32 scale, f32 min        s*q + m
+//   W8_S    f16 d             2 x s8 scale (16 k each)  d*s*q
+//   W16     -                 f32 scale                 s*q
+//   W16_M   -                 f32 scale, f32 min        s*q + m
+//   W16_S   -                 2 x f32 scale             s*q
+//
+// Each entry of the middle columns is a run of 16, one per output column. A
+// panel is three sections, each 64-byte aligned: per 256 k, per 32 k, levels.
+// W16 forms live in scratch only: widening a panel once pays when several tiles
+// of rows read it.
+enum {
+	FMT_W4_0,
+	FMT_W4_1,
+	FMT_W4_K,
+	FMT_W8,
+	FMT_W8_FM,
+	FMT_W8_S,
+	FMT_W16,
+	FMT_W16_M,
+	FMT_W16_S,
+	FMT_F32,   // [k][16]
+	FMT_F16,   // [k][16]
+	FMT_BF16,  // [k/2][16][2]
+};
+
+// tm_panel is one panel taken apart.
+typedef struct {
+	int format;
+	int groups;            // k / TM_GROUP, of quantised formats
+	int k;
+	const uint8_t *super;  // section per 256 k
+	const uint8_t *scale;  // section per 32 k
+	const uint8_t *w;      // levels or floats
+} tm_panel;
+
+// tm_sections holds the byte offsets of a panel's sections and its size.
+typedef struct {
+	size_t scale, w, bytes;
+} tm_sections;
+
+tm_sections tm_format_sections(int format, int k);
+int tm_dtype_format(int dtype);
+tm_panel tm_panel_at(int format, int k, const uint8_t *base);
+
+static inline int tm_is_w4(int format) { return format <= FMT_W4_K; }
+static inline int tm_is_quantised(int format) { return format < FMT_F32; }
+static inline int tm_has_min(int format)
+{
+	return format == FMT_W4_1 || format == FMT_W4_K || format == FMT_W8_FM || format == FMT_W16_M;
+}
+static inline int tm_has_halves(int format) { return format == FMT_W8_S || format == FMT_W16_S; }
+static inline int tm_widened(int format)
+{
+	return tm_has_min(format) ? FMT_W16_M : tm_has_halves(format) ? FMT_W16_S : FMT_W16;
+}
+
+// tm_w4_level returns the nibble of column c at k.
+static inline int tm_w4_level(const uint8_t *w, size_t k, int c)
+{
+	return w[k / 8 * 64 + c * 4 + k % 2 * 2 + k % 8 / 4] >> (k / 2 % 2 * 4) & 15;
+}
+
+// Rows are cut into tiles of at most TM_TILE rows, as even as possible, so that
+// a lone extra row does not cost a whole pass.
+static inline int tm_tiles(int rows) { return (rows + TM_TILE - 1) / TM_TILE; }
+static inline int tm_tile_row(int rows, int tile)
+{
+	int n = tm_tiles(rows);
+	return rows / n * tile + (tile < rows % n ? tile : rows % n);
+}
+
+// A quantised tile of R rows is a float scale [R], then one record per group of
+// k: int16 levels [16 pairs][R][2], their sum as float [R], and -8 times their
+// sum as int32 [R], what a dot with unsigned W4_0 nibbles starts from.
+enum {
+	TM_PAIRS = TM_GROUP / 2,
+	TM_WORDS = TM_PAIRS + 2,  // 4-byte words of a record per row
+	TM_LEVEL_MAX = 32639,     // so that any sum of a group fits 21 bits
+};
+
+static inline size_t tm_q16_row_bytes(int k) { return ((size_t)(k / TM_GROUP) * TM_WORDS + 1) * 4; }
+
+// Float tiles are [k][R], k rounded up to even (BF16 weights come in pairs).
+static inline size_t tm_f32_row_bytes(int k) { return ((size_t)k + 1) / 2 * 2 * sizeof(float); }
+
+// Rows whose greatest value is below this count as zero: LEVEL_MAX divided by it
+// would not be finite.
+#define TM_TINY 1e-30f
+
+// TM_RUN is how many panels a kernel may take at once: more independent sums,
+// fewer loads for each.
+enum { TM_RUN = 4 };
+
+// tm_kernels is what an instruction set level implements. run_* say how many
+// panels its kernels take at once (else one), all of one format.
+typedef struct {
+	int run_wide, run_float;
+	// quant writes row `lane` of a tile of `width` rows.
+	void (*quant)(uint8_t *tile, int width, int lane, const float *x, int k);
+	// widen expands a panel to its W16 form.
+	void (*widen)(const tm_panel *src, uint8_t *dst);
+	// dot multiplies num quantised panels with a tile: out[num][width][16]. num
+	// is 1, or run_wide for W16 forms.
+	void (*dot)(const tm_panel *p, int num, const uint8_t *tile, int width, float *out);
+	// fdot does so for 1 or run_float float panels.
+	void (*fdot)(const tm_panel *p, int num, const float *tile, int width, float *out);
+} tm_kernels;
+
+extern const tm_kernels tm_kernels_portable;
+#if defined(__x86_64__)
+extern const tm_kernels tm_kernels_avx2;
+extern const tm_kernels tm_kernels_avx512;
+#endif
+
+static inline uint16_t tm_load16(const uint8_t *p)
+{
+	uint16_t v;
+	memcpy(&v, p, 2);
+	return v;
+}
+
+static inline float tm_bits_float(uint32_t u)
+{
+	float f;
+	memcpy(&f, &u, 4);
+	return f;
+}
+
+static inline float tm_load_f32(const uint8_t *p)
+{
+	float f;
+	memcpy(&f, p, 4);
+	return f;
+}
+
+static inline float tm_bf16(uint16_t h) { return tm_bits_float((uint32_t)h << 16); }
+
+static inline float tm_half(uint16_t h)
+{
+	uint32_t sign = (uint32_t)(h & 0x8000) << 16, exp = h >> 10 & 31, man = h & 0x3ff;
+	if (exp == 31)
+		return tm_bits_float(sign | 0x7f800000 | man << 13);
+	if (exp)
+		return tm_bits_float(sign | (exp + 112) << 23 | man << 13);
+	float tiny = (float)man * 0x1p-24f;
+	return sign ? -tiny : tiny;
+}
+
+#endif

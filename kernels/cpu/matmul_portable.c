@@ -1,0 +1,183 @@
+#include <math.h>
+
+#include "matmul_impl.h"
+
+// The definition of every kernel in plain C. Other levels give the same bits.
+
+static void quant(uint8_t *tile, int width, int lane, const float *x, int k)
+{
+	// Compared as integers, so that not a number is the greatest.
+	uint32_t top = 0, bits;
+	for (int i = 0; i < k; i++) {
+		memcpy(&bits, x + i, 4);
+		bits &= 0x7fffffff;
+		top = bits > top ? bits : top;
+	}
+	float max = tm_bits_float(top), scale = 0, inv = 0;
+	if (top >= 0x7f800000) {
+		scale = NAN;
+	} else if (max >= TM_TINY) {
+		scale = max / (float)TM_LEVEL_MAX;
+		inv = (float)TM_LEVEL_MAX / max;
+	}
+	memcpy(tile + lane * 4, &scale, 4);
+	tile += width * 4;
+	for (int g = 0; g < k / TM_GROUP; g++, x += TM_GROUP, tile += (size_t)TM_WORDS * 4 * width) {
+		int32_t sum = 0;
+		for (int i = 0; i < TM_GROUP; i++) {
+			int16_t q = inv ? (int16_t)rintf(x[i] * inv) : 0;
+			memcpy(tile + (i / 2 * width + lane) * 4 + i % 2 * 2, &q, 2);
+			sum += q;
+		}
+		float fsum = (float)sum;
+		int32_t start = -8 * sum;
+		memcpy(tile + (TM_PAIRS * width + lane) * 4, &fsum, 4);
+		memcpy(tile + ((TM_PAIRS + 1) * width + lane) * 4, &start, 4);
+	}
+}
+
+// scales reads what scales group g: per half of it where halves differ.
+static void scales(const tm_panel *p, int g, float s[2][TM_PANEL], float min[TM_PANEL])
+{
+	const uint8_t *b, *u;
+	for (int c = 0; c < TM_PANEL; c++) {
+		switch (p->format) {
+		case FMT_W4_0: case FMT_W8:
+			s[0][c] = tm_half(tm_load16(p->scale + g * 32 + c * 2));
+			break;
+		case FMT_W4_1:
+			b = p->scale + g * 64 + c * 2;
+			s[0][c] = tm_half(tm_load16(b));
+			min[c] = tm_half(tm_load16(b + 32));
+			break;
+		case FMT_W4_K:
+			b = p->scale + g * 32 + c;
+			u = p->super + g / 8 * 64 + c * 2;
+			s[0][c] = tm_half(tm_load16(u)) * (float)b[0];
+			min[c] = -(tm_half(tm_load16(u + 32)) * (float)b[16]);
+			break;
+		case FMT_W16:
+			s[0][c] = tm_load_f32(p->scale + g * 64 + c * 4);
+			break;
+		case FMT_W8_FM: case FMT_W16_M:
+			s[0][c] = tm_load_f32(p->scale + g * 128 + c * 4);
+			min[c] = tm_load_f32(p->scale + g * 128 + 64 + c * 4);
+			break;
+		case FMT_W8_S:
+			b = p->scale + g * 32 + c;
+			u = p->super + g / 8 * 32 + c * 2;
+			s[0][c] = tm_half(tm_load16(u)) * (float)(int8_t)b[0];
+			s[1][c] = tm_half(tm_load16(u)) * (float)(int8_t)b[16];
+			break;
+		case FMT_W16_S:
+			s[0][c] = tm_load_f32(p->scale + g * 128 + c * 4);
+			s[1][c] = tm_load_f32(p->scale + g * 128 + 64 + c * 4);
+			break;
+		}
+	}
+}
+
+// levels spreads group g into int16 [16 pairs][16 columns][2].
+static void levels(const tm_panel *p, int g, int16_t w[TM_GROUP * TM_PANEL])
+{
+	enum { N = TM_GROUP * TM_PANEL };
+	if (p->format >= FMT_W16) {
+		memcpy(w, p->w + (size_t)g * N * 2, N * 2);
+	} else if (!tm_is_w4(p->format)) {
+		for (int i = 0; i < N; i++)
+			w[i] = (int8_t)p->w[(size_t)g * N + i];
+	} else {
+		int below = p->format == FMT_W4_0 ? 8 : 0;
+		for (int v = 0; v < 4; v++)
+			for (int i = 0; i < 32; i++) {
+				int word = tm_load16(p->w + (size_t)g * 256 + v * 64 + i * 2);
+				for (int n = 0; n < 4; n++)
+					w[(v * 4 + n) * 32 + i] = (int16_t)((word >> (4 * n) & 15) - below);
+			}
+	}
+}
+
+// dot_group adds group g of one row to its 16 sums.
+static void dot_group(const int16_t *w, const uint8_t *rec, int width, int halves,
+                      float s[2][TM_PANEL], float acc[TM_PANEL])
+{
+	for (int h = 0; h < halves; h++) {
+		int32_t sum[TM_PANEL] = {0};
+		for (int j = h * 8; j < (halves == 2 ? h * 8 + 8 : TM_PAIRS); j++) {
+			int16_t a[2];
+			memcpy(a, rec + (size_t)j * width * 4, 4);
+			for (int c = 0; c < TM_PANEL; c++)
+				sum[c] += w[j * 32 + c * 2] * a[0] + w[j * 32 + c * 2 + 1] * a[1];
+		}
+		for (int c = 0; c < TM_PANEL; c++)
+			acc[c] = fmaf(s[h][c], (float)sum[c], acc[c]);
+	}
+}
+
+static void dot_panel(const tm_panel *p, const uint8_t *tile, int width, float *out)
+{
+	int16_t w[TM_GROUP * TM_PANEL];
+	float s[2][TM_PANEL], min[TM_PANEL];
+	const uint8_t *rec = tile + width * 4;
+	memset(out, 0, sizeof(float) * width * TM_PANEL);
+	for (int g = 0; g < p->groups; g++, rec += (size_t)TM_WORDS * 4 * width) {
+		levels(p, g, w);
+		scales(p, g, s, min);
+		for (int r = 0; r < width; r++) {
+			float *acc = out + r * TM_PANEL;
+			float asum = tm_load_f32(rec + (TM_PAIRS * width + r) * 4);
+			if (tm_has_min(p->format))
+				for (int c = 0; c < TM_PANEL; c++)
+					acc[c] = fmaf(min[c], asum, acc[c]);
+			dot_group(w, rec + r * 4, width, tm_has_halves(p->format) ? 2 : 1, s, acc);
+		}
+	}
+	for (int r = 0; r < width; r++)
+		for (int c = 0; c < TM_PANEL; c++)
+			out[r * TM_PANEL + c] *= tm_load_f32(tile + r * 4);
+}
+
+static void dot(const tm_panel *p, int num, const uint8_t *tile, int width, float *out)
+{
+	for (int i = 0; i < num; i++)
+		dot_panel(&p[i], tile, width, out + i * width * TM_PANEL);
+}
+
+static void widen(const tm_panel *p, uint8_t *dst)
+{
+	tm_panel to = tm_panel_at(tm_widened(p->format), p->k, dst);
+	float s[2][TM_PANEL], min[TM_PANEL];
+	for (int g = 0; g < p->groups; g++) {
+		int16_t w[TM_GROUP * TM_PANEL];
+		levels(p, g, w);
+		memcpy((uint8_t *)to.w + (size_t)g * sizeof w, w, sizeof w);
+		scales(p, g, s, min);
+		uint8_t *scale = (uint8_t *)to.scale + (size_t)g * (to.format == FMT_W16 ? 64 : 128);
+		memcpy(scale, s[0], 64);
+		if (to.format != FMT_W16)
+			memcpy(scale + 64, to.format == FMT_W16_M ? min : s[1], 64);
+	}
+}
+
+static float weight(const tm_panel *p, size_t k, int c)
+{
+	switch (p->format) {
+	case FMT_F16: return tm_half(tm_load16(p->w + (k * TM_PANEL + c) * 2));
+	case FMT_BF16: return tm_bf16(tm_load16(p->w + (k / 2 * TM_PANEL + c) * 4 + k % 2 * 2));
+	}
+	return tm_load_f32(p->w + (k * TM_PANEL + c) * 4);
+}
+
+static void fdot(const tm_panel *p, int num, const float *tile, int width, float *out)
+{
+	memset(out, 0, sizeof(float) * num * width * TM_PANEL);
+	for (int i = 0; i < num; i++, out += width * TM_PANEL)
+		for (size_t k = 0; k < (size_t)p[i].k; k++)
+			for (int c = 0; c < TM_PANEL; c++) {
+				float w = weight(&p[i], k, c);
+				for (int r = 0; r < width; r++)
+					out[r * TM_PANEL + c] = fmaf(w, tile[k * width + r], out[r * TM_PANEL + c]);
+			}
+}
+
+const tm_kernels tm_kernels_portable = {1, 1, quant, widen, dot, fdot};
