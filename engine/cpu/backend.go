@@ -1,0 +1,135 @@
+package cpu
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"tandem/engine/tensor"
+	kernels "tandem/kernels/cpu"
+)
+
+// ErrClosed is returned by methods of a closed backend.
+var ErrClosed = errors.New("the CPU backend is closed")
+
+// Backend holds a model's weights, its recorded forward pass and the KV pool of
+// one rank. One goroutine at a time may use it, except that Block may be called
+// from others between New and Close.
+type Backend struct {
+	cfg      Config
+	level    kernels.Level
+	threads  int
+	pool     *kernels.Pool
+	kv       kernels.KV
+	prog     *kernels.Program
+	matrices []*kernels.Matrix
+	vectors  []kernels.Vector
+	widths   []int // of buffers
+
+	err        error // first recording error
+	sealed     bool
+	closed     bool
+	heads      int // query heads, 0 before the first attention op
+	vocab      int // rows of the output matrix
+	tokens     int // rows of the embedding
+	weightSize int // packed bytes
+}
+
+// New starts the threads and maps the KV pool. Pages of the pool take memory
+// once they are written.
+func New(cfg Config) (*Backend, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("CPU backend: %w", err)
+	}
+	b := &Backend{cfg: cfg, threads: cfg.Threads}
+	b.level, _ = cfg.level()
+	if b.threads == 0 {
+		b.threads = defaultThreads()
+	}
+	b.kv = kernels.KV{
+		Layers: cfg.KV.Layers, KVHeads: cfg.KV.KVHeads, HeadDim: cfg.KV.HeadDim,
+		BlockTokens: cfg.KV.BlockTokens, F32: cfg.KV.DType == tensor.F32,
+	}
+	var err error
+	if b.kv.Pool, err = kernels.NewRegion(b.kv.BlockBytes() * cfg.KV.Blocks); err != nil {
+		return nil, fmt.Errorf("CPU backend: KV pool: %w", err)
+	}
+	if b.pool, err = kernels.NewPool(b.threads); err == nil {
+		b.prog, err = kernels.NewProgram(b.pool, b.level, b.kv, cfg.MaxRows)
+	}
+	if err != nil {
+		b.Close()
+		return nil, fmt.Errorf("CPU backend: %w", err)
+	}
+	return b, nil
+}
+
+// Close ends the threads and frees weights, activations and the KV pool. No run
+// may be in progress and no transfer may touch a block any more. Closing twice
+// does nothing.
+func (b *Backend) Close() {
+	if b.closed {
+		return
+	}
+	b.closed = true
+	if b.prog != nil {
+		b.prog.Close()
+	}
+	if b.pool != nil {
+		b.pool.Close()
+	}
+	for _, m := range b.matrices {
+		m.Close()
+	}
+	for i := range b.vectors {
+		b.vectors[i].Close()
+	}
+	b.kv.Pool.Close()
+}
+
+// MemoryReport says where a backend's memory goes.
+type MemoryReport struct {
+	ISA             string // instruction set level in use
+	Threads         int
+	WeightBytes     int // packed matrices and vectors
+	KVBytes         int // the whole pool
+	ActivationBytes int // for MaxRows rows, without the logits
+	// HugeBytes is how much of the process's memory the system has put in huge
+	// pages so far, -1 when it does not say.
+	HugeBytes int
+}
+
+// MemoryReport reads the current figures; it may take milliseconds.
+func (b *Backend) MemoryReport() MemoryReport {
+	r := MemoryReport{
+		ISA: b.level.String(), Threads: b.threads, WeightBytes: b.weightSize,
+		KVBytes: b.cfg.KV.Blocks * b.kv.BlockBytes(), HugeBytes: hugeBytes(),
+	}
+	if b.sealed && !b.closed {
+		r.ActivationBytes = b.prog.Bytes()
+	}
+	return r
+}
+
+// Info describes the backend in one line for the log.
+func (b *Backend) Info() string {
+	return fmt.Sprintf("cpu %s, %d threads, KV %s in %s", b.level, b.threads, b.cfg.KV.DType, Packing)
+}
+
+func hugeBytes() int {
+	data, err := os.ReadFile("/proc/self/smaps_rollup")
+	if err != nil {
+		return -1
+	}
+	for line := range strings.Lines(string(data)) {
+		if rest, ok := strings.CutPrefix(line, "AnonHugePages:"); ok {
+			kib, err := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(rest), " kB"))
+			if err == nil {
+				return kib << 10
+			}
+		}
+	}
+	return -1
+}

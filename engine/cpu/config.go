@@ -1,0 +1,91 @@
+package cpu
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"tandem/engine/tensor"
+	kernels "tandem/kernels/cpu"
+)
+
+// Packing names the order of bytes inside one KV block, for the transfer
+// handshake.
+const Packing = kernels.Packing
+
+// Config says what a Backend is made for.
+type Config struct {
+	// Threads that compute, the calling one included; 0 takes one per physical
+	// core that the process may use.
+	Threads int
+	// KV is the geometry of the paged cache. BlockTokens must be a multiple of
+	// 16 and HeadDim one too.
+	KV tensor.KVShape
+	// MaxRows is the most rows of a batch (max_num_tokens).
+	MaxRows int
+	// ISA is "portable", "avx2" or "avx512", or empty for the best there is.
+	ISA string
+	// Loaded, if set, is called after each weight tensor is packed, with its
+	// name and its bytes in the file, by the goroutine that loads.
+	Loaded func(name string, bytes int)
+}
+
+const maxHeadDim = 1024
+
+// Validate checks the numbers. The errors name the configuration key.
+func (c Config) Validate() error {
+	kv := c.KV
+	switch {
+	case c.Threads < 0 || c.Threads > 1024:
+		return fmt.Errorf("threads is %d, must be 0 (one per core) to 1024", c.Threads)
+	case c.MaxRows < 1 || c.MaxRows > 1<<20:
+		return fmt.Errorf("max_num_tokens is %d, must be 1 to %d", c.MaxRows, 1<<20)
+	case kv.BlockTokens < 16 || kv.BlockTokens%16 != 0 || kv.BlockTokens > 1<<16:
+		return fmt.Errorf("kv_cache_config.tokens_per_block is %d, must be a multiple of 16 on the CPU", kv.BlockTokens)
+	case kv.DType != tensor.BF16 && kv.DType != tensor.F32:
+		return fmt.Errorf("kv_cache_config.dtype is %s, the CPU backend stores BF16 or F32", kv.DType)
+	case kv.HeadDim < 16 || kv.HeadDim%16 != 0 || kv.HeadDim > maxHeadDim:
+		return fmt.Errorf("head dimension %d is not supported on the CPU: a multiple of 16 up to %d is", kv.HeadDim, maxHeadDim)
+	case kv.Layers < 1 || kv.KVHeads < 1 || kv.Layers > 1<<16 || kv.KVHeads > 1<<16:
+		return fmt.Errorf("KV cache of %d layers and %d heads: both must be 1 to %d", kv.Layers, kv.KVHeads, 1<<16)
+	case kv.Blocks < 1 || kv.BlockBytes() <= 0 || kv.Blocks > (1<<47)/kv.BlockBytes():
+		return fmt.Errorf("KV cache of %d blocks of %d bytes: no such memory", kv.Blocks, kv.BlockBytes())
+	}
+	_, err := c.level()
+	return err
+}
+
+// level resolves ISA against what the machine has.
+func (c Config) level() (kernels.Level, error) {
+	names := map[string]kernels.Level{"portable": kernels.Portable, "avx2": kernels.AVX2, "avx512": kernels.AVX512}
+	best := names[kernels.ISA()]
+	if c.ISA == "" {
+		return best, nil
+	}
+	level, ok := names[c.ISA]
+	if !ok {
+		return 0, fmt.Errorf("instruction set %q is unknown: portable, avx2 and avx512 are", c.ISA)
+	}
+	if level > best {
+		return 0, fmt.Errorf("instruction set %s is not available on this machine, the best is %s", c.ISA, kernels.ISA())
+	}
+	return level, nil
+}
+
+// defaultThreads counts physical cores, at most the processors the process may
+// use: two hyperthreads of a core gain nothing from these kernels.
+func defaultThreads() int {
+	cores := map[string]bool{}
+	paths, _ := filepath.Glob("/sys/devices/system/cpu/cpu[0-9]*/topology/thread_siblings_list")
+	for _, path := range paths {
+		if siblings, err := os.ReadFile(path); err == nil {
+			cores[string(siblings)] = true
+		}
+	}
+	n := runtime.GOMAXPROCS(0)
+	if len(cores) > 0 && len(cores) < n {
+		n = len(cores)
+	}
+	return n
+}

@@ -1,0 +1,121 @@
+package cpu
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"tandem/engine/tensor"
+	kernels "tandem/kernels/cpu"
+)
+
+// Matrix packs parts stacked along rows, [sum of rows, cols], and keeps them
+// quantised. The parts' data is not needed afterwards.
+func (b *Backend) Matrix(parts ...tensor.Host) (tensor.Matrix, error) {
+	return b.pack(parts, false)
+}
+
+// GateUp packs two [inter, hidden] weights as one matrix for GatedMLP.
+func (b *Backend) GateUp(gate, up tensor.Host) (tensor.Matrix, error) {
+	if gate.Rows() != up.Rows() {
+		return tensor.None, fmt.Errorf("tensors %q and %q: %d and %d rows, must be equal", gate.Name, up.Name, gate.Rows(), up.Rows())
+	}
+	return b.pack([]tensor.Host{gate, up}, true)
+}
+
+func (b *Backend) pack(parts []tensor.Host, interleaved bool) (tensor.Matrix, error) {
+	if b.closed {
+		return tensor.None, ErrClosed
+	}
+	if len(parts) == 0 {
+		return tensor.None, fmt.Errorf("a matrix needs at least one tensor")
+	}
+	list := make([]kernels.Part, len(parts))
+	for i, h := range parts {
+		if err := h.Validate(); err != nil {
+			return tensor.None, err
+		}
+		if h.Cols() != parts[0].Cols() {
+			return tensor.None, fmt.Errorf("tensors %q and %q: %d and %d columns, must be equal", parts[0].Name, h.Name, parts[0].Cols(), h.Cols())
+		}
+		if h.Rows() > math.MaxInt32/2 || h.Cols() > math.MaxInt32/2 {
+			return tensor.None, fmt.Errorf("tensor %q: %v is too large", h.Name, h.Shape)
+		}
+		list[i] = kernels.Part{DType: int(h.DType), Rows: h.Rows(), Data: h.Data}
+	}
+	m, err := b.pool.Pack(list, parts[0].Cols(), interleaved)
+	if err != nil {
+		return tensor.None, fmt.Errorf("tensor %q: %w", parts[0].Name, err)
+	}
+	b.matrices = append(b.matrices, m)
+	b.weightSize += m.Bytes()
+	b.loaded(parts)
+	return tensor.Matrix(len(b.matrices) - 1), nil
+}
+
+func (b *Backend) loaded(parts []tensor.Host) {
+	if b.cfg.Loaded == nil {
+		return
+	}
+	for _, h := range parts {
+		b.cfg.Loaded(h.Name, len(h.Data))
+	}
+}
+
+// Vector loads parts one after another as float32. They must be F32, F16 or
+// BF16.
+func (b *Backend) Vector(parts ...tensor.Host) (tensor.Vector, error) {
+	if b.closed {
+		return tensor.None, ErrClosed
+	}
+	var all []float32
+	for _, h := range parts {
+		if err := h.Validate(); err != nil {
+			return tensor.None, err
+		}
+		var err error
+		if all, err = appendFloats(all, h); err != nil {
+			return tensor.None, err
+		}
+	}
+	if len(all) == 0 {
+		return tensor.None, fmt.Errorf("a vector needs at least one tensor")
+	}
+	v, err := kernels.NewVector(all)
+	if err != nil {
+		return tensor.None, fmt.Errorf("tensor %q: %w", parts[0].Name, err)
+	}
+	b.vectors = append(b.vectors, v)
+	b.weightSize += 4 * len(all)
+	b.loaded(parts)
+	return tensor.Vector(len(b.vectors) - 1), nil
+}
+
+func appendFloats(to []float32, h tensor.Host) ([]float32, error) {
+	le := binary.LittleEndian
+	for i, n := 0, h.Elems(); i < n; i++ {
+		switch h.DType {
+		case tensor.F32:
+			to = append(to, math.Float32frombits(le.Uint32(h.Data[4*i:])))
+		case tensor.BF16:
+			to = append(to, math.Float32frombits(uint32(le.Uint16(h.Data[2*i:]))<<16))
+		case tensor.F16:
+			to = append(to, halfToFloat(le.Uint16(h.Data[2*i:])))
+		default:
+			return nil, fmt.Errorf("tensor %q: a vector of type %s, must be F32, F16 or BF16", h.Name, h.DType)
+		}
+	}
+	return to, nil
+}
+
+func halfToFloat(h uint16) float32 {
+	sign, exp, frac := uint32(h>>15)<<31, uint32(h>>10)&31, uint32(h)&1023
+	switch exp {
+	case 31:
+		return math.Float32frombits(sign | 0x7f800000 | frac<<13)
+	case 0: // zero and subnormals: frac * 2^-24
+		f := float32(frac) / (1 << 24)
+		return math.Float32frombits(sign | math.Float32bits(f))
+	}
+	return math.Float32frombits(sign | (exp+112)<<23 | frac<<13)
+}

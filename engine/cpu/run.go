@@ -1,0 +1,120 @@
+package cpu
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"tandem/engine/tensor"
+	kernels "tandem/kernels/cpu"
+)
+
+// ErrBatch is wrapped by errors of Run and CopyBlockPrefix that refuse what
+// they were given: nothing ran.
+var ErrBatch = errors.New("bad batch")
+
+// Run runs one step and returns the logits [len(LogitRows), vocab]. They are the
+// backend's and valid until the next Run. A batch without rows is allowed.
+func (b *Backend) Run(batch *tensor.Batch) ([]float32, error) {
+	if b.closed {
+		return nil, ErrClosed
+	}
+	if !b.sealed {
+		return nil, fmt.Errorf("run: the forward pass is not sealed")
+	}
+	if err := b.check(batch); err != nil {
+		return nil, err
+	}
+	if batch.Rows() == 0 {
+		return nil, nil
+	}
+	return b.prog.Run(kernels.Batch{
+		Tokens: batch.Tokens, RowStart: batch.RowStart, PosStart: batch.PosStart,
+		PageStart: batch.PageStart, Pages: batch.Pages, LogitRows: batch.LogitRows,
+	}), nil
+}
+
+// check makes sure that native code can trust the batch.
+func (b *Backend) check(batch *tensor.Batch) error {
+	rows, seqs := batch.Rows(), batch.Seqs()
+	if rows > b.cfg.MaxRows {
+		return fmt.Errorf("%w: %d rows, at most %d fit", ErrBatch, rows, b.cfg.MaxRows)
+	}
+	if len(batch.RowStart) != seqs+1 || len(batch.PageStart) != seqs+1 {
+		return fmt.Errorf("%w: %d sequences with %d row starts and %d page starts", ErrBatch, seqs, len(batch.RowStart), len(batch.PageStart))
+	}
+	if batch.RowStart[0] != 0 || int(batch.RowStart[seqs]) != rows || batch.PageStart[0] < 0 {
+		return fmt.Errorf("%w: rows %d to %d of %d, pages from %d", ErrBatch, batch.RowStart[0], batch.RowStart[seqs], rows, batch.PageStart[0])
+	}
+	for i, token := range batch.Tokens {
+		if token < 0 || int(token) >= b.tokens {
+			return fmt.Errorf("%w: row %d has token %d of a vocabulary of %d", ErrBatch, i, token, b.tokens)
+		}
+	}
+	for s := range seqs {
+		if err := b.checkSeq(batch, s); err != nil {
+			return err
+		}
+	}
+	for i, row := range batch.LogitRows {
+		if row < 0 || int(row) >= rows || i > 0 && row <= batch.LogitRows[i-1] {
+			return fmt.Errorf("%w: logit row %d of %d rows, must ascend", ErrBatch, row, rows)
+		}
+	}
+	return nil
+}
+
+func (b *Backend) checkSeq(batch *tensor.Batch, s int) error {
+	rows := int(batch.RowStart[s+1]) - int(batch.RowStart[s])
+	pages := int(batch.PageStart[s+1]) - int(batch.PageStart[s])
+	pos, kv := int(batch.PosStart[s]), b.cfg.KV
+	if rows < 1 || pos < 0 || pos+rows > math.MaxInt32-positionSlack {
+		return fmt.Errorf("%w: sequence %d has %d rows from position %d", ErrBatch, s, rows, pos)
+	}
+	if pages < 0 || int(batch.PageStart[s+1]) > len(batch.Pages) {
+		return fmt.Errorf("%w: sequence %d has pages %d to %d of %d", ErrBatch, s, batch.PageStart[s], batch.PageStart[s+1], len(batch.Pages))
+	}
+	need := (pos + rows + kv.BlockTokens - 1) / kv.BlockTokens
+	if need > pages {
+		return fmt.Errorf("%w: sequence %d has %d pages, positions up to %d need %d", ErrBatch, s, pages, pos+rows, need)
+	}
+	for i, id := range batch.Pages[batch.PageStart[s] : int(batch.PageStart[s])+need] {
+		if id < 0 || int(id) >= kv.Blocks {
+			return fmt.Errorf("%w: sequence %d page %d is block %d of %d", ErrBatch, s, i, id, kv.Blocks)
+		}
+	}
+	return nil
+}
+
+// Positions stay this far below the largest int32, so that rounding one up to a
+// split or a block cannot overflow.
+const positionSlack = 1 << 17
+
+// Block returns the bytes of a block over all layers, keys and values, or nil
+// for an id that is not in the pool. Goroutines other than the loop's may read
+// leased blocks and write blocks under a pull.
+func (b *Backend) Block(id int32) []byte {
+	if id < 0 || int(id) >= b.cfg.KV.Blocks || b.kv.Pool.Bytes == nil {
+		return nil
+	}
+	n := b.kv.BlockBytes()
+	return b.kv.Pool.Bytes[int(id)*n : (int(id)+1)*n : (int(id)+1)*n]
+}
+
+// CopyBlockPrefix makes the first tokens positions of block to equal those of
+// block from. The positions behind them hold nothing of use and must be written
+// before they are read.
+func (b *Backend) CopyBlockPrefix(from, to int32, tokens int) error {
+	if b.closed {
+		return ErrClosed
+	}
+	src, dst := b.Block(from), b.Block(to)
+	if src == nil || dst == nil || tokens < 0 || tokens > b.cfg.KV.BlockTokens {
+		return fmt.Errorf("%w: copy %d tokens from block %d to %d of %d", ErrBatch, tokens, from, to, b.cfg.KV.Blocks)
+	}
+	if tokens > 0 {
+		// One contiguous copy beats picking the positions out of every tile.
+		copy(dst, src)
+	}
+	return nil
+}

@@ -1,0 +1,87 @@
+package cpu
+
+// #cgo CFLAGS: -O3 -std=gnu11 -Wall -Wno-psabi
+// #cgo LDFLAGS: -lm -lpthread
+// #include <stdlib.h>
+// #include "isa.h"
+// #include "mem.h"
+// #include "pool.h"
+import "C"
+
+import (
+	"fmt"
+	"unsafe"
+)
+
+// Level is an instruction set level that kernels are compiled for.
+type Level int
+
+// The levels, as isa.h numbers them.
+const (
+	Portable Level = iota
+	AVX2
+	AVX512
+)
+
+// String returns the level's name.
+func (l Level) String() string { return C.GoString(C.tm_isa_name(C.int(l))) }
+
+// Pool is a set of threads that runs programs and packs matrices. One goroutine
+// at a time may use it; its own thread takes part.
+type Pool struct{ c *C.tm_pool }
+
+// NewPool starts threads-1 threads; threads is at least 1.
+func NewPool(threads int) (*Pool, error) {
+	c := C.tm_pool_new(C.int(threads))
+	if c == nil {
+		return nil, fmt.Errorf("start %d compute threads: out of threads or memory", threads)
+	}
+	return &Pool{c}, nil
+}
+
+// Close ends the threads. The pool must be idle.
+func (p *Pool) Close() {
+	C.tm_pool_free(p.c)
+	p.c = nil
+}
+
+// Region is zeroed memory outside the Go heap, on a 2 MiB boundary and in huge
+// pages where the system gives them.
+type Region struct{ Bytes []byte }
+
+// NewRegion maps size bytes, size > 0.
+func NewRegion(size int) (Region, error) {
+	p := C.tm_map(C.size_t(size), 1)
+	if p == nil {
+		return Region{}, fmt.Errorf("map %d bytes of memory: refused by the system", size)
+	}
+	return Region{unsafe.Slice((*byte)(p), size)}, nil
+}
+
+// Close unmaps the region; Bytes must not be used afterwards.
+func (r *Region) Close() {
+	if r.Bytes != nil {
+		C.tm_unmap(unsafe.Pointer(unsafe.SliceData(r.Bytes)), C.size_t(len(r.Bytes)))
+		r.Bytes = nil
+	}
+}
+
+// Vector is a float32 vector outside the Go heap.
+type Vector struct{ Data []float32 }
+
+// NewVector copies data, which must not be empty.
+func NewVector(data []float32) (Vector, error) {
+	p := C.malloc(C.size_t(len(data) * 4))
+	if p == nil {
+		return Vector{}, fmt.Errorf("allocate a vector of %d values: out of memory", len(data))
+	}
+	v := Vector{unsafe.Slice((*float32)(p), len(data))}
+	copy(v.Data, data)
+	return v, nil
+}
+
+// Close frees the vector.
+func (v *Vector) Close() {
+	C.free(unsafe.Pointer(unsafe.SliceData(v.Data)))
+	v.Data = nil
+}

@@ -1,0 +1,74 @@
+// A recorded forward pass and its replay over ragged batches.
+//
+// A program is built once: buffers, rope tables and ops are added, then it is
+// sealed, which allocates all that a step needs. A run executes the ops in
+// order on every worker of the pool, with no allocation. The caller checks the
+// batch; a run trusts it.
+#ifndef TM_PROGRAM_H
+#define TM_PROGRAM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "matmul.h"
+#include "pool.h"
+
+enum { TM_EMBED = 1, TM_ATTN_INPUT, TM_ATTENTION, TM_ADD_LINEAR, TM_GATED_MLP, TM_LOGITS };
+
+// tm_op is one op; unused fields are zero, absent pointers null, and absent
+// indices -1. Pointers are borrowed until the program is freed.
+typedef struct {
+  int kind;
+  int in, out;           // buffers; AddLinear reads in and adds to out
+  int layer;
+  int heads;
+  int rope;              // index of tm_program_rope
+  float eps;
+  float scale;
+  const tm_mat *w;
+  const float *norm;     // [k of w]
+  const float *bias;     // [n of w]
+  const float *q_norm;   // [head_dim]
+  const float *k_norm;   // [head_dim]
+} tm_op;
+
+// tm_kv is the paged cache: block b at data + b*block_bytes is
+// [layer][keys, values][kv_head][tile]; vec_impl.h gives the order in a tile.
+typedef struct {
+  char *data;
+  int layers, kv_heads, head_dim, block_tokens;
+  int f32;               // float32 elements, else bfloat16
+  size_t tile_bytes;     // keys or values of one head of a block
+  size_t block_bytes;
+} tm_kv;
+
+// tm_batch is tensor.Batch: see there for the fields.
+typedef struct {
+  int rows, seqs, logit_rows;
+  const int32_t *tokens, *row_start, *pos_start, *page_start, *pages, *logit_row;
+} tm_batch;
+
+typedef struct tm_program tm_program;
+
+// The constructors return null or -1 when memory runs out.
+tm_program *tm_program_new(tm_pool *pool, int isa, const tm_kv *kv, int max_rows);
+int tm_program_buffer(tm_program *p, int width);
+int tm_program_rope(tm_program *p, int dims, int adjacent, float scale, const float *inv_freq);
+int tm_program_op(tm_program *p, const tm_op *op);
+int tm_program_seal(tm_program *p);
+void tm_program_free(tm_program *p);
+
+// tm_program_logits returns where a run leaves logits: [logit_rows][vocab].
+const float *tm_program_logits(const tm_program *p);
+
+// tm_program_bytes returns the activation memory of a sealed program.
+size_t tm_program_bytes(const tm_program *p);
+
+// tm_program_run runs a batch of at most max_rows rows.
+void tm_program_run(tm_program *p, const tm_batch *b);
+
+// tm_pack packs rows of src, the file's bytes of the whole part seg, on all
+// workers of the pool.
+void tm_pack(tm_pool *pool, const tm_mat *m, int seg, const uint8_t *src);
+
+#endif

@@ -1,0 +1,10 @@
+#if defined(__x86_64__)
+#include "vec_avx2.h"
+
+#include "vec_impl.h"
+
+#include "vec_attn_impl.h"
+
+#define TM_VEC_TABLE tm_vec_avx2
+#include "vec_table.h"
+#endif
