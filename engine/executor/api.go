@@ -109,6 +109,10 @@ type Stats struct {
 	IllegalTransition uint64
 	PrefillTokens     uint64
 	DecodeTokens      uint64
+	StepErrors        uint64
+	Deadlocks         uint64 // nothing could be scheduled: bugs
+	UnknownCancels    uint64
+	UnknownMessages   uint64 // late or foreign transfer messages
 }
 
 // AbortState answers an abort by disagg_request_id.

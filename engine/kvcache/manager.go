@@ -236,3 +236,8 @@ func (m *Manager) kidsPriority(h blockhash.Hash) (p uint8) {
 	}
 	return p
 }
+
+// Hash returns the hash under which block id is indexed, if it is.
+func (m *Manager) Hash(id int32) (blockhash.Hash, bool) {
+	return m.blocks[id].hash, m.blocks[id].indexed
+}

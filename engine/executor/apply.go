@@ -1,0 +1,183 @@
+package executor
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"tandem/engine/request"
+	"tandem/engine/scheduler"
+)
+
+// errorPoints is the error budget: a failed step costs one, a minute without
+// cost gives one back; at zero the core gives up.
+const errorPoints = 10
+
+// Apply takes the outcome of the batch of the last Plan.
+func (c *Core) Apply(now time.Duration, r Result) {
+	if !c.flight {
+		panic("executor: Apply without a batch")
+	}
+	c.now, c.flight = now, false
+	for _, cp := range c.batch.Copies {
+		c.kv.EndCopy(cp.From)
+	}
+	if r.Err == nil && len(r.Sampled) != len(c.plan.Rows) {
+		r.Err = fmt.Errorf("executor: %d results for %d rows", len(r.Sampled), len(c.plan.Rows))
+	}
+	if r.Err != nil {
+		c.kv.ClearPending()
+		c.stepFailed(r.Err)
+		return
+	}
+	for i, row := range c.plan.Rows {
+		s := c.slots[row.Seq.Slot]
+		c.trust(s)
+		s.tries, s.fresh = 0, false
+		s.Computed += row.Tokens
+		c.commit(s)
+		if s.State == request.Closed {
+			c.drop(s, holdStep) // cancelled while it ran: its blocks are good, its token is not
+			continue
+		}
+		s.holds &^= holdStep
+		if c.batch.Rows[i].Sample {
+			c.sampled(s, r.Sampled[i])
+		}
+	}
+	c.kv.ClearPending()
+	c.plan = nil
+}
+
+// commit enters the full computed blocks of s into the index.
+func (c *Core) commit(s *sequence) {
+	b := c.cfg.BlockTokens
+	full := s.Computed / b
+	if !c.cfg.BlockReuse || full <= s.committed {
+		s.committed = max(s.committed, full)
+		return
+	}
+	s.chain(full, b)
+	for i := s.committed; i < full; i++ {
+		c.kv.Commit(s.Table[i], s.parent(i), s.hashes[i], s.tokens[i*b:(i+1)*b])
+	}
+	s.committed = full
+}
+
+// sampled appends a new output token and moves the request on.
+func (c *Core) sampled(s *sequence, r Sampled) {
+	if r.Err != nil {
+		c.fail(s, r.Err)
+		return
+	}
+	if r.Token.ID < 0 || int(r.Token.ID) >= c.cfg.Vocab {
+		c.fail(s, request.Errorf(request.Internal, "the sampler returned token %d of %d", r.Token.ID, c.cfg.Vocab))
+		return
+	}
+	s.append(r.Token.ID)
+	text, end := c.show(s, r.Token.ID)
+	out := Output{First: s.emitted - 1, Tokens: c.keep(r.Token), Text: text, Finish: end}
+	switch {
+	case end != request.Running:
+		c.finish(s, out)
+	case s.req.Kind == request.ContextOnly:
+		c.openLease(s, out)
+	default:
+		if s.State == request.Decode || c.enter(s, request.Decode) {
+			c.emit(s, out)
+		}
+	}
+}
+
+// show counts an output token, runs the stop rules in their order and returns
+// the text that may be shown.
+func (c *Core) show(s *sequence, id int32) (string, request.Finish) {
+	s.emitted++
+	sp, text := &s.req.Sampling, s.req.Text
+	may := s.emitted >= sp.MinTokens
+	if may && (!sp.IgnoreEOS && slices.Contains(sp.EOS, id) || slices.Contains(sp.StopTokenIDs, id)) {
+		if text == nil {
+			return "", request.FinishStop
+		}
+		return text.Flush(), request.FinishStop
+	}
+	shown := ""
+	if text != nil {
+		var stopped bool
+		shown, stopped = text.Push(id)
+		if stopped && may {
+			return shown, request.FinishStop
+		}
+	}
+	if s.emitted < s.max {
+		return shown, request.Running
+	}
+	if text != nil {
+		shown += text.Flush()
+	}
+	return shown, request.FinishLength
+}
+
+// stepFailed handles a failed step: its requests are tried once more, in
+// smaller pieces, and ended if that fails too. Nothing of the step stays.
+func (c *Core) stepFailed(err error) {
+	rows := c.plan.Rows
+	tokens := 0
+	for _, row := range rows {
+		s := c.slots[row.Seq.Slot]
+		tokens += row.Tokens
+		fresh := s.fresh
+		s.fresh = false
+		if s.State == request.Closed {
+			c.drop(s, holdStep)
+			continue
+		}
+		s.holds &^= holdStep
+		s.tries++
+		if s.tries > 1 {
+			c.fail(s, request.Errorf(request.StepFailed, "a forward step failed twice: %v", err))
+			continue
+		}
+		if !s.Suspect {
+			s.Suspect = true
+			c.suspects++
+		}
+		if fresh { // may have shared blocks that were to be computed in this step
+			c.sch.Requeue(&s.Seq)
+			s.committed = 0
+			s.admitted = s.output() > 0 || s.Pauses > 0
+			c.enter(s, request.Paused)
+		}
+	}
+	c.piece = scheduler.Limits{
+		MaxTokens: max(c.cfg.BlockTokens, (tokens+1)/2), MaxBatch: max(1, (len(rows)+1)/2),
+	}
+	c.plan = nil
+	c.charge(err)
+}
+
+// charge takes a failed step off the error budget.
+func (c *Core) charge(err error) {
+	c.stats.StepErrors++
+	c.errBudget = min(errorPoints, c.errBudget+(c.now-c.budgetAt).Minutes()) - 1
+	c.budgetAt = c.now
+	if c.errBudget <= 0 {
+		c.die(fmt.Errorf("executor: too many failed steps, the last: %w", err))
+	}
+}
+
+// trust ends the special treatment of a request whose step had failed.
+func (c *Core) trust(s *sequence) {
+	if s.Suspect {
+		s.Suspect = false
+		c.suspects--
+	}
+}
+
+func (c *Core) trustAll() {
+	for _, s := range c.slots {
+		if s != nil {
+			c.trust(s)
+		}
+	}
+}

@@ -1,0 +1,175 @@
+package executor
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"tandem/engine/blockhash"
+	"tandem/engine/request"
+	"tandem/engine/transfer"
+)
+
+// The ctx side of a hand-over. A lease keeps a finished prompt's blocks as they
+// are until a puller has them, its deadline passes or it is cancelled. Blocks
+// are found through the request's table, never by content again.
+
+// openLease answers a ctx leg with its first token and the handle.
+func (c *Core) openLease(s *sequence, out Output) {
+	if !c.enter(s, request.CtxSend) {
+		return
+	}
+	c.sch.Remove(&s.Seq)
+	c.epoch++
+	s.lease = lease{first: c.epoch, epoch: c.epoch, expires: c.now + c.cfg.Lease}
+	s.holds |= holdLease
+	c.openLeases++
+	for _, id := range s.Table {
+		if c.leaseRefs[id]++; c.leaseRefs[id] == 1 {
+			c.leased++
+		}
+	}
+	c.retime(s)
+	p := len(s.req.Prompt)
+	out.Finish = request.FinishNotFinished
+	out.Handle = &transfer.Handle{
+		ID: transfer.ID(s.req.TransferID), Incarnation: c.cfg.Incarnation, Endpoint: c.cfg.Endpoint,
+		Rank: c.cfg.Rank, Epoch: s.lease.first, Lease: c.cfg.Lease, PromptTokens: p, Layout: c.cfg.Layout,
+		Root: s.root, Hashes: slices.Clone(s.chain(p/c.cfg.BlockTokens, c.cfg.BlockTokens)),
+	}
+	c.emit(s, out)
+}
+
+// endLease gives leased blocks back and retires the request.
+func (c *Core) endLease(s *sequence) {
+	for _, id := range s.Table {
+		if c.leaseRefs[id]--; c.leaseRefs[id] == 0 {
+			c.leased--
+		}
+	}
+	c.openLeases--
+	c.fx().Revoked = append(c.fx().Revoked, transfer.ID(s.req.TransferID))
+	s.holds &^= holdLease
+	c.finish(s, Output{})
+}
+
+// leaseOf returns the request that holds the lease of id, or nil.
+func (c *Core) leaseOf(id transfer.ID) *sequence {
+	if s := c.byCtx[id]; s != nil && s.State == request.CtxSend {
+		return s
+	}
+	return nil
+}
+
+// Attach answers a puller with the blocks it lacks, or refuses. A new puller
+// replaces the one before, whose Done will find its epoch stale.
+func (c *Core) Attach(now time.Duration, m transfer.Attach) {
+	c.now = now
+	refuse := func(reason, detail string) {
+		c.fx().Rejects = append(c.fx().Rejects, transfer.Reject{Peer: m.Peer, ID: m.ID, Reason: reason, Detail: detail})
+	}
+	s := c.leaseOf(m.ID)
+	switch {
+	case m.Incarnation != c.cfg.Incarnation:
+		refuse(transfer.RejectUnknown, "this worker was restarted since")
+		return
+	case s == nil:
+		refuse(transfer.RejectUnknown, "no lease is open for this id")
+		return
+	case m.Epoch != s.lease.first:
+		refuse(transfer.RejectStale, fmt.Sprintf("epoch %d, the lease has %d", m.Epoch, s.lease.first))
+		return
+	}
+	if d := layoutDiff(c.cfg.Layout, m.Layout); d != "" {
+		refuse(transfer.RejectLayout, d)
+		return
+	}
+	if s.lease.attached && s.lease.peer != m.Peer {
+		c.epoch++
+		s.lease.epoch = c.epoch
+	}
+	s.lease.attached, s.lease.peer = true, m.Peer
+	c.renew(s)
+	skip := commonHashes(s.hashes, m.Have)
+	c.fx().Accepts = append(c.fx().Accepts, transfer.Accept{
+		Peer: m.Peer, ID: m.ID, Epoch: s.lease.epoch, Skip: skip, Blocks: slices.Clone(s.Table[skip:]),
+	})
+}
+
+// Done ends a lease whose puller has everything; if the lease is not that
+// puller's any more, the answer voids the pull.
+func (c *Core) Done(now time.Duration, m transfer.Done) {
+	c.now = now
+	s := c.leaseOf(m.ID)
+	ok := s != nil && s.lease.attached && s.lease.peer == m.Peer && s.lease.epoch == m.Epoch
+	c.fx().Dones = append(c.fx().Dones, transfer.DoneReply{Peer: m.Peer, ID: m.ID, OK: ok})
+	if !ok {
+		c.stats.StalePulls++
+		return
+	}
+	c.endLease(s)
+}
+
+// Detach notes that a puller is gone. After a CANCEL the lease ends; after a
+// broken stream another one may still come until it expires.
+func (c *Core) Detach(now time.Duration, m transfer.Detach) {
+	c.now = now
+	s := c.leaseOf(m.ID)
+	if s == nil || !s.lease.attached || s.lease.peer != m.Peer {
+		c.stats.UnknownMessages++
+		return
+	}
+	if m.Cancelled {
+		c.endLease(s)
+		return
+	}
+	s.lease.attached = false
+	c.epoch++
+	s.lease.epoch = c.epoch
+}
+
+// KeepAlive renews a lease, for a puller that waits or one that reads.
+func (c *Core) KeepAlive(now time.Duration, m transfer.KeepAlive) {
+	c.now = now
+	s := c.leaseOf(m.ID)
+	if s == nil || m.Epoch != s.lease.first && m.Epoch != s.lease.epoch {
+		c.stats.UnknownMessages++
+		return
+	}
+	c.renew(s)
+}
+
+func (c *Core) renew(s *sequence) {
+	s.lease.expires = c.now + c.cfg.Lease
+	c.retime(s)
+}
+
+// layoutDiff names the first field in which two KV layouts differ, or "".
+func layoutDiff(a, b transfer.Layout) string {
+	for _, f := range []struct {
+		name string
+		x, y any
+	}{
+		{"layers", a.Layers, b.Layers},
+		{"kv_heads", a.KVHeads, b.KVHeads},
+		{"head_dim", a.HeadDim, b.HeadDim},
+		{"dtype", a.DType, b.DType},
+		{"tokens_per_block", a.BlockTokens, b.BlockTokens},
+		{"packing", a.Packing, b.Packing},
+	} {
+		if f.x != f.y {
+			return fmt.Sprintf("%s: %v here, %v there", f.name, f.x, f.y)
+		}
+	}
+	return ""
+}
+
+func commonHashes(a, b []blockhash.Hash) int {
+	n := min(len(a), len(b))
+	for i := range n {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return n
+}

@@ -1,0 +1,139 @@
+package executor
+
+import (
+	"errors"
+	"time"
+
+	"tandem/engine/request"
+	"tandem/engine/scheduler"
+)
+
+// Plan applies deadlines and decides the next step. It returns nil if nothing
+// can run now; otherwise the driver runs the batch and calls Apply.
+func (c *Core) Plan(now time.Duration) *Batch {
+	if c.flight {
+		panic("executor: Plan before the batch before was applied")
+	}
+	c.expire(now)
+	for c.fatal == nil {
+		p := c.sch.Schedule(c.limits())
+		if len(p.Rows) == 0 && c.suspects > 0 {
+			c.trustAll() // what is suspect cannot run: do not stall the others
+			continue
+		}
+		c.carryOut(p)
+		if len(p.Rows) > 0 {
+			c.stuck = 0
+			return c.build(p)
+		}
+		if len(p.Starved) == 0 && !c.unstick() {
+			break
+		}
+	}
+	c.revokeIdle()
+	return nil
+}
+
+// limits are the budgets of the next step: smaller after a failed one.
+func (c *Core) limits() scheduler.Limits {
+	l := scheduler.Limits{MaxTokens: c.cfg.MaxNumTokens, MaxBatch: c.cfg.MaxBatch}
+	if c.suspects > 0 {
+		l = c.piece
+		l.Suspects = true
+	}
+	l.Pending = c.openLeases > 0 || c.sch.Receiving() > 0 || c.closing > 0
+	limit := c.cfg.MaxLeasedFraction
+	l.Hold = limit < 1 && float64(c.leased) > limit*float64(c.cfg.Blocks)
+	return l
+}
+
+// carryOut gives the scheduler's decisions their effect on requests.
+func (c *Core) carryOut(p *scheduler.Plan) {
+	for _, q := range p.Paused {
+		s := c.slots[q.Slot]
+		s.committed = 0
+		c.stats.Paused++
+		c.enter(s, request.Paused)
+	}
+	for _, q := range p.Starved {
+		c.fail(c.slots[q.Slot], request.Errorf(request.Capacity, "the KV pool has no room for this request any more"))
+	}
+	for _, a := range p.Receive {
+		c.startPull(c.slots[a.Seq.Slot], a.Shared)
+	}
+	for _, a := range p.Admitted {
+		s := c.slots[a.Seq.Slot]
+		s.fresh = true
+		if !s.admitted {
+			s.admitted = true
+			s.cached = min(s.Computed, len(s.req.Prompt))
+			c.stats.PrefixQueryTokens += uint64(len(s.req.Prompt))
+			c.stats.PrefixHitTokens += uint64(s.cached)
+		}
+		c.enter(s, request.Prefill)
+	}
+}
+
+// build makes the batch of a plan.
+func (c *Core) build(p *scheduler.Plan) *Batch {
+	b := &c.batch
+	c.stats.Iter++
+	b.Iter = c.stats.Iter
+	b.Copies, b.Rows = b.Copies[:0], b.Rows[:0]
+	for _, a := range p.Admitted {
+		if a.Copied > 0 {
+			b.Copies = append(b.Copies, Copy{From: a.From, To: a.Seq.Table[a.Shared], Tokens: a.Copied})
+		}
+	}
+	for _, r := range p.Rows {
+		s := c.slots[r.Seq.Slot]
+		if s.State == request.GenReady {
+			c.enter(s, request.Decode)
+		}
+		if s.State == request.Decode {
+			c.stats.DecodeTokens += uint64(r.Tokens)
+		} else {
+			c.stats.PrefillTokens += uint64(r.Tokens)
+		}
+		s.holds |= holdStep
+		end := s.Computed + r.Tokens
+		b.Rows = append(b.Rows, Row{
+			Request: s.req, Tokens: s.tokens[s.Computed:end:end], Pos: s.Computed,
+			Pages: s.Table[:c.blocksFor(end)], Sample: end == s.Known, Index: s.output(),
+		})
+	}
+	c.plan, c.flight = p, true
+	return b
+}
+
+// unstick is the deadlock detector (ER-5): nothing runs although requests wait
+// and no event will change that. It ends the first in line and reports whether
+// it did.
+func (c *Core) unstick() bool {
+	q := c.sch.Head()
+	if q == nil || c.openLeases > 0 || c.sch.Receiving() > 0 || c.closing > 0 {
+		return false
+	}
+	c.stats.Deadlocks++
+	if c.stuck++; c.stuck >= 3 {
+		c.die(errors.New("executor: nothing could be scheduled three times in a row"))
+		return false
+	}
+	c.fail(c.slots[q.Slot], request.Errorf(request.Internal, "the scheduler found no way to run this request"))
+	return true
+}
+
+// die ends all requests and refuses new ones.
+func (c *Core) die(err error) {
+	c.fatal = err
+	for _, s := range c.slots {
+		if s == nil || s.State == request.Closed {
+			continue
+		}
+		if s.State == request.CtxSend {
+			c.endLease(s)
+			continue
+		}
+		c.fail(s, request.Errorf(request.EngineDead, "the engine stopped: %v", err))
+	}
+}

@@ -1,0 +1,181 @@
+package executor
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"tandem/engine/request"
+	"tandem/engine/transfer"
+)
+
+// The gen side of a hand-over: blocks the index lacks are pulled; what cannot
+// be pulled is prefilled here.
+
+// keepAliveEvery is how often a waiting request renews its lease.
+func keepAliveEvery(h *transfer.Handle) time.Duration {
+	return max(h.Lease/3, time.Millisecond)
+}
+
+// handOver judges the handle of a new GenerationOnly request. It reports
+// whether blocks are to be pulled; otherwise the request goes on without them
+// or was ended.
+func (c *Core) handOver(s *sequence, h *transfer.Handle) bool {
+	s.Offered = h.PromptTokens
+	diff := layoutDiff(c.cfg.Layout, h.Layout)
+	code := request.LayoutMismatch
+	if diff == "" {
+		code = request.TransferFailed
+		b := c.cfg.BlockTokens
+		full := s.chain(h.PromptTokens/b, b)
+		if h.Root != s.root || !slices.Equal(full, h.Hashes) {
+			diff = "the prompt, model or cache_salt differs from the one that was prefilled"
+		}
+	}
+	if diff == "" {
+		return true
+	}
+	if !c.cfg.LocalRecompute {
+		c.fail(s, request.Errorf(code, "cannot use the context worker's KV blocks: %s", diff))
+		return false
+	}
+	c.stats.Recomputed++
+	c.inject(s)
+	return false
+}
+
+// startPull orders the blocks that s lacks beyond the first have.
+func (c *Core) startPull(s *sequence, have int) {
+	if !c.enter(s, request.GenRecv) {
+		return
+	}
+	s.holds |= holdRecv
+	p := &s.pull
+	p.have, p.started, p.seen = have, c.now, c.now
+	s.cached = min(have*c.cfg.BlockTokens, len(s.req.Prompt))
+	c.stats.PrefixQueryTokens += uint64(len(s.req.Prompt))
+	c.stats.PrefixHitTokens += uint64(s.cached)
+	s.admitted = true
+	c.retime(s)
+	c.fx().Pulls = append(c.fx().Pulls, transfer.Pull{
+		Handle: *p.handle, Have: s.hashes[:have:have], Dst: slices.Clone(s.Table[have:]),
+	})
+}
+
+// PullEvent takes a byte path's report about one of our pulls.
+func (c *Core) PullEvent(now time.Duration, e transfer.PullEvent) {
+	c.now = now
+	s := c.byGen[e.ID]
+	if s == nil || s.holds&holdRecv == 0 {
+		c.stats.UnknownMessages++
+		return
+	}
+	p := &s.pull
+	p.seen, p.answered = now, true
+	p.verified = max(p.verified, min(e.Progress, len(s.Table)-p.have))
+	if !e.Done {
+		if s.State == request.GenRecv {
+			c.retime(s)
+		}
+		return
+	}
+	if s.State == request.Closed {
+		c.drop(s, holdRecv)
+		return
+	}
+	s.holds &^= holdRecv
+	if e.OK {
+		c.pulled(s)
+		return
+	}
+	c.pullFailed(s, e)
+}
+
+// pulled makes a complete, confirmed pull usable.
+func (c *Core) pulled(s *sequence) {
+	if !c.enter(s, request.GenReady) {
+		return
+	}
+	s.Computed = s.Offered
+	c.commit(s)
+	c.goOn(s)
+}
+
+// goOn lets a request run whose blocks nobody else writes any more.
+func (c *Core) goOn(s *sequence) {
+	c.sch.Received(&s.Seq)
+	c.inject(s)
+}
+
+// inject shows the tokens that the ctx worker sampled, before any step of s,
+// unless the client has them already.
+func (c *Core) inject(s *sequence) {
+	out := Output{First: s.emitted}
+	for _, t := range s.req.FirstTokens {
+		text, end := c.show(s, t.ID)
+		out.Tokens = append(out.Tokens, t)
+		out.Text += text
+		if out.Finish = end; end != request.Running {
+			break
+		}
+	}
+	if s.req.FirstEmitted {
+		out.First, out.Tokens, out.Text = s.emitted, nil, ""
+	}
+	switch {
+	case out.Finish != request.Running:
+		c.finish(s, out)
+	case len(out.Tokens) > 0:
+		c.emit(s, out)
+	}
+}
+
+// pullFailed finishes the prompt here, from the last verified block on, or ends
+// the request.
+func (c *Core) pullFailed(s *sequence, e transfer.PullEvent) {
+	if !c.cfg.LocalRecompute {
+		c.fail(s, pullError(e))
+		return
+	}
+	c.stats.Recomputed++
+	b := c.cfg.BlockTokens
+	good := s.pull.have + s.pull.verified
+	if e.Code == transfer.RejectStale {
+		good = s.pull.have // the ctx worker may have overwritten what was read
+	}
+	s.Computed = min(good*b, s.Offered)
+	// What came without confirmation is used by this request, but never shared.
+	s.committed = s.Computed / b
+	if c.enter(s, request.Prefill) {
+		c.goOn(s)
+	}
+}
+
+// pullError maps a byte path's failure to the client's error.
+func pullError(e transfer.PullEvent) *request.Error {
+	code := request.TransferFailed
+	switch e.Code {
+	case transfer.RejectUnknown:
+		code = request.UnknownTransfer
+	case transfer.RejectLayout:
+		code = request.LayoutMismatch
+	case string(request.TransferTimeout):
+		code = request.TransferTimeout
+	}
+	return &request.Error{Code: code, Message: fmt.Sprintf("fetching the KV blocks failed: %s", e.Reason)}
+}
+
+// pullOverdue stops a pull that has made no progress for too long. The blocks
+// stay out of use until the byte path says that it is done with them.
+func (c *Core) pullOverdue(s *sequence) {
+	if s.pull.stopped {
+		return
+	}
+	id := transfer.ID(s.req.TransferID)
+	if !c.cfg.LocalRecompute {
+		c.fail(s, request.Errorf(request.TransferTimeout, "the context worker sent nothing for too long"))
+		return
+	}
+	s.pull.stopped = true
+	c.fx().StopPulls = append(c.fx().StopPulls, id)
+}

@@ -1,0 +1,112 @@
+package executor
+
+import (
+	"time"
+
+	"tandem/engine/blockhash"
+	"tandem/engine/request"
+	"tandem/engine/scheduler"
+	"tandem/engine/transfer"
+)
+
+// hold is a reason why a closed request's blocks may not return to the pool.
+type hold uint8
+
+const (
+	holdStep  hold = 1 << iota // it is in the batch that runs
+	holdLease                  // its blocks are offered to a puller
+	holdRecv                   // a pull may still write its blocks
+)
+
+// sequence is the core's record of one request.
+type sequence struct {
+	scheduler.Seq
+	req  *request.Request
+	root blockhash.Hash
+
+	tokens    []int32          // prompt, then output
+	hashes    []blockhash.Hash // chain of the full blocks of tokens, as far as needed yet
+	committed int              // leading blocks that are shared or in the index
+	max       int              // output tokens allowed, clamped to the context length
+	emitted   int              // output tokens that counted and were shown
+	cached    int              // prompt tokens that the first prefill did not compute
+	admitted  bool             // its first admission was counted
+	fresh     bool             // admitted in the step that runs
+	tries     int              // failed steps since the last good one
+
+	holds   hold
+	arrived time.Duration
+	due     time.Duration // next local deadline, while heapAt >= 0
+	heapAt  int
+
+	lease lease
+	pull  pull
+}
+
+// lease is the ctx side of a hand-over.
+type lease struct {
+	first    uint32 // epoch in the handle
+	epoch    uint32 // of the puller attached last
+	attached bool
+	peer     transfer.Peer
+	expires  time.Duration
+}
+
+// pull is the gen side of a hand-over.
+type pull struct {
+	handle    *transfer.Handle
+	keepAlive time.Duration // when the next one is due, in GenInit
+	have      int           // leading blocks found here
+	verified  int           // blocks after those that came and were checked
+	started   time.Duration
+	seen      time.Duration // last sign of the peer
+	answered  bool          // there was one
+	stopped   bool          // the pull was told to stop
+}
+
+// output returns how many tokens were generated, here or by the ctx worker.
+func (s *sequence) output() int { return s.Known - len(s.req.Prompt) }
+
+func (s *sequence) usage() request.Usage {
+	return request.Usage{PromptTokens: len(s.req.Prompt), CompletionTokens: s.emitted, CachedTokens: s.cached}
+}
+
+// chain extends the hash chain to n blocks and returns it.
+func (s *sequence) chain(n, blockTokens int) []blockhash.Hash {
+	for i := len(s.hashes); i < n; i++ {
+		s.hashes = append(s.hashes, blockhash.Next(s.parent(i), s.tokens[i*blockTokens:(i+1)*blockTokens]))
+	}
+	return s.hashes[:n]
+}
+
+// parent returns the hash that block i follows.
+func (s *sequence) parent(i int) blockhash.Hash {
+	if i == 0 {
+		return s.root
+	}
+	return s.hashes[i-1]
+}
+
+// reserve makes room for the whole life of a request, so that its decode steps
+// do not allocate.
+func (s *sequence) reserve() {
+	n := len(s.req.Prompt) + s.max
+	if s.req.Kind == request.ContextOnly {
+		n = len(s.req.Prompt) + 1
+	}
+	if cap(s.tokens) < n {
+		s.tokens = append(make([]int32, 0, n), s.tokens...)
+	}
+	if cap(s.Table) < s.Complete {
+		s.Table = append(make([]int32, 0, s.Complete), s.Table...)
+	}
+	if cap(s.hashes) < s.Complete {
+		s.hashes = append(make([]blockhash.Hash, 0, s.Complete), s.hashes...)
+	}
+}
+
+// append adds an output token.
+func (s *sequence) append(id int32) {
+	s.tokens = append(s.tokens, id)
+	s.Known++
+}

@@ -1,0 +1,120 @@
+package executor
+
+import (
+	"fmt"
+	"iter"
+	"math/bits"
+
+	"tandem/engine/request"
+)
+
+// Stats returns a snapshot. It walks the tables of all requests: call it for a
+// probe or a test, not in every iteration.
+func (c *Core) Stats() Stats {
+	st := c.stats
+	st.BlocksTotal = c.kv.Total()
+	st.BlocksReusable = c.kv.Reusable()
+	st.BlocksFree = c.kv.Free() - st.BlocksReusable
+	st.EvictedBlocks = c.kv.Evicted()
+	st.HandoffsOpen = c.openLeases
+	st.Receiving = c.sch.Receiving()
+	st.Running = c.sch.Running()
+	st.Waiting = c.sch.Waiting()
+	receiving := map[int32]bool{}
+	for _, s := range c.slots {
+		if s == nil {
+			continue
+		}
+		st.Holds += bits.OnesCount8(uint8(s.holds))
+		if s.holds&holdRecv != 0 {
+			for _, id := range s.Table[s.pull.have:] {
+				receiving[id] = true
+			}
+		}
+	}
+	st.BlocksReceiving = len(receiving)
+	st.BlocksLeased = c.leased
+	st.BlocksActive = st.BlocksTotal - c.kv.Free() - st.BlocksReceiving - st.BlocksLeased
+	return st
+}
+
+// tables yields the tables of all requests that are not retired.
+func (c *Core) tables() iter.Seq[[]int32] {
+	return func(yield func([]int32) bool) {
+		for _, s := range c.slots {
+			if s != nil && !yield(s.Table) {
+				return
+			}
+		}
+	}
+}
+
+// Check proves the core's invariants (engine-core §14, as far as they concern
+// one rank). It is slow: for tests, debug builds and shutdown.
+func (c *Core) Check() error {
+	if err := c.kv.Check(c.tables()); err != nil {
+		return err
+	}
+	count, suspects := 0, 0
+	for i, s := range c.slots {
+		if s == nil {
+			continue
+		}
+		count++
+		if s.Suspect {
+			suspects++
+		}
+		if s.Slot != i || c.byID[s.req.ID] != s {
+			return fmt.Errorf("executor: request %d is registered wrongly", s.req.ID)
+		}
+		if err := c.checkSequence(s); err != nil {
+			return fmt.Errorf("executor: request %d in %v: %w", s.req.ID, s.State, err)
+		}
+	}
+	switch {
+	case count != len(c.byID) || count != c.alive+c.closing || suspects != c.suspects:
+		return fmt.Errorf("executor: %d requests, %d ids, %d alive, %d closing, %d of %d suspects",
+			count, len(c.byID), c.alive, c.closing, suspects, c.suspects)
+	case count == 0 && (c.kv.Free() != c.kv.Total() || len(c.due) != 0 || len(c.byCtx)+len(c.byGen) != 0 ||
+		c.leased != 0 || c.openLeases != 0 || c.sch.Running()+c.sch.Waiting()+c.sch.Receiving() != 0):
+		return fmt.Errorf("executor: INV-4: no request is alive, but %d of %d blocks are free, %d deadlines, %d leases",
+			c.kv.Free(), c.kv.Total(), len(c.due), c.openLeases)
+	case c.stats.IllegalTransition != 0:
+		return fmt.Errorf("executor: %d illegal transitions", c.stats.IllegalTransition)
+	}
+	return nil
+}
+
+func (c *Core) checkSequence(s *sequence) error {
+	b := c.cfg.BlockTokens
+	switch s.State {
+	case request.Waiting, request.GenInit, request.Paused:
+		if len(s.Table) != 0 || s.holds != 0 {
+			return fmt.Errorf("has %d blocks, holds %b", len(s.Table), s.holds)
+		}
+		return nil
+	case request.Closed:
+		if s.holds == 0 {
+			return fmt.Errorf("SM-5: nothing holds it")
+		}
+	}
+	if s.Computed > len(s.Table)*b || s.Known != len(s.tokens) || s.committed > len(s.Table) {
+		return fmt.Errorf("INV-6: %d of %d (%d) tokens computed, %d blocks, %d committed",
+			s.Computed, s.Known, len(s.tokens), len(s.Table), s.committed)
+	}
+	if s.State == request.GenRecv != (s.holds&holdRecv != 0) && s.State != request.Closed ||
+		s.State == request.CtxSend != (s.holds&holdLease != 0) {
+		return fmt.Errorf("holds %b", s.holds)
+	}
+	for i, id := range s.Table {
+		h, ok := c.kv.Hash(id)
+		if ok && (i >= len(s.hashes) || s.hashes[i] != h) {
+			return fmt.Errorf("INV-6: block %d at %d has other content", id, i)
+		}
+		private := i >= s.committed
+		if private && !c.flight && (ok || c.kv.Refs(id) != 1) {
+			return fmt.Errorf("INV-5: block %d at %d may be written: indexed %v, %d references", id, i, ok, c.kv.Refs(id))
+		}
+	}
+	return nil
+}

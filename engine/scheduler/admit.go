@@ -1,0 +1,81 @@
+package scheduler
+
+// admitPulls gives blocks to requests that wait to pull their K and V, in
+// arrival order and for their whole life, so that what is pulled can run.
+func (s *Scheduler) admitPulls() {
+	for len(s.genInit.list) > 0 {
+		q := s.genInit.list[0]
+		if len(s.recv.list) >= s.cfg.MaxRecv {
+			return
+		}
+		m := s.prefix.Match(q)
+		fresh := s.blocksFor(q.Offered) - len(m.Blocks)
+		bytes := int64(fresh) * s.cfg.BlockBytes
+		if s.recvBytes > 0 && s.recvBytes+bytes > s.cfg.MaxRecvBytes {
+			return
+		}
+		if q.Complete-len(m.Blocks)+m.Unreferenced > s.blocks.Free()-s.reserved {
+			return
+		}
+		m.Tokens = 0
+		s.Remove(q)
+		s.prefix.Use(q, m)
+		q.Table, _ = s.blocks.Take(q.Table, fresh)
+		q.Computed = len(m.Blocks) * s.cfg.BlockTokens
+		q.bytes = bytes
+		s.put(q, inReceiving)
+		s.reserved += max(0, q.Complete-len(q.Table))
+		s.plan.Receive = append(s.plan.Receive, Admission{Seq: q, Shared: len(m.Blocks)})
+	}
+}
+
+// admit starts waiting requests, first in line first, as long as the policy and
+// the budgets allow. Blocks for all known tokens are taken at once: admitting by
+// the first chunk could restart a long prompt for ever.
+func (s *Scheduler) admit() {
+	for len(s.waiting.list) > 0 && !s.full && len(s.running.list) < s.cfg.MaxBatch {
+		q := s.waiting.list[0]
+		if !s.wanted(q) {
+			return
+		}
+		m := s.prefix.Match(q)
+		if !s.fits(q, m, 0) {
+			return
+		}
+		if m.Tokens > 0 && m.FromFree && !s.fits(q, m, 1) {
+			m.Tokens = 0 // the block to copy from is needed itself
+		}
+		computed := len(m.Blocks)*s.cfg.BlockTokens + m.Tokens
+		n := s.offer(computed, q.Known-computed)
+		if n == 0 {
+			return
+		}
+		s.Remove(q)
+		s.prefix.Use(q, m)
+		q.Table, _ = s.blocks.Take(q.Table, s.blocksFor(q.Known)-len(m.Blocks))
+		q.Computed = computed
+		s.put(q, inRunning)
+		s.reserved += max(0, q.Complete-len(q.Table))
+		s.plan.Admitted = append(s.plan.Admitted, Admission{
+			Seq: q, Shared: len(m.Blocks), From: m.From, Copied: m.Tokens,
+		})
+		s.rowOrDeal(q, n)
+	}
+}
+
+// fits is the admission predicate; extra blocks are taken by other means.
+func (s *Scheduler) fits(q *Seq, m Match, extra int) bool {
+	free := s.blocks.Free() - extra
+	shared := len(m.Blocks)
+	if s.cfg.Policy == MaxUtilization {
+		need := s.blocksFor(q.Known) - shared + m.Unreferenced
+		if len(s.running.list) > 0 {
+			need += max(1, s.blocks.Total()/100)
+		}
+		return need <= free
+	}
+	if s.cfg.Policy == StaticBatch && s.earlier {
+		return false
+	}
+	return q.Complete-shared+m.Unreferenced <= free-s.reserved
+}

@@ -1,0 +1,215 @@
+package scheduler
+
+// Schedule plans one step: decode rows, started prefills, pulls, admissions, in
+// that order. The plan and its slices are valid until the next call.
+func (s *Scheduler) Schedule(lim Limits) *Plan {
+	s.begin(lim)
+	s.decode()
+	s.prefill = s.tokens
+	if len(s.plan.Rows) > 0 && s.cfg.PrefillMixed > 0 {
+		s.prefill = min(s.prefill, s.cfg.PrefillMixed)
+	}
+	s.continuePrefill()
+	if !s.paused {
+		s.reserved = s.promised()
+		s.admitPulls()
+		if !lim.Hold {
+			s.admit()
+		}
+	}
+	s.dealOut()
+	return &s.plan
+}
+
+func (s *Scheduler) begin(lim Limits) {
+	s.step++
+	s.lim = lim
+	s.lim.MaxTokens = min(lim.MaxTokens, s.cfg.MaxNumTokens)
+	s.lim.MaxBatch = min(lim.MaxBatch, s.cfg.MaxBatch)
+	s.tokens = s.lim.MaxTokens
+	s.paused, s.full = false, false
+	s.earlier = len(s.running.list)+len(s.recv.list) > 0
+	p := &s.plan
+	p.Rows, p.Admitted, p.Receive = p.Rows[:0], p.Admitted[:0], p.Receive[:0]
+	p.Paused, p.Starved, s.deals = p.Paused[:0], p.Starved[:0], s.deals[:0]
+}
+
+// decode gives each decoding request one row, oldest first, and pauses the
+// youngest when blocks run out.
+func (s *Scheduler) decode() {
+	for i := 0; i < len(s.running.list); {
+		q := s.running.list[i]
+		if decoding(q) && s.wanted(q) {
+			if s.tokens == 0 || len(s.plan.Rows) == s.lim.MaxBatch {
+				return
+			}
+			if s.grow(q, q.Computed+1) {
+				s.row(q, 1)
+			}
+		}
+		if i < len(s.running.list) && s.running.list[i] == q {
+			i++ // else q itself was paused
+		}
+	}
+}
+
+// continuePrefill gives started prefills their next chunk.
+func (s *Scheduler) continuePrefill() {
+	for i := 0; i < len(s.running.list) && !s.full; {
+		q := s.running.list[i]
+		if !decoding(q) && s.wanted(q) {
+			n := s.offer(q.Computed, q.Known-q.Computed)
+			if n == 0 {
+				s.full = true
+				return
+			}
+			if s.grow(q, q.Computed+n) {
+				s.rowOrDeal(q, n)
+			}
+		}
+		if i < len(s.running.list) && s.running.list[i] == q {
+			i++
+		}
+	}
+}
+
+// wanted reports whether q may run in this step.
+func (s *Scheduler) wanted(q *Seq) bool { return q.Suspect || !s.lim.Suspects }
+
+// row adds a row of n tokens to the step.
+func (s *Scheduler) row(q *Seq, n int) {
+	q.step = s.step
+	s.tokens -= n
+	s.plan.Rows = append(s.plan.Rows, Row{Seq: q, Tokens: n})
+}
+
+// grow makes q's table cover tokens positions. It pauses the youngest requests
+// that have no row in this step until there is room; when that is q itself it
+// reports false.
+func (s *Scheduler) grow(q *Seq, tokens int) bool {
+	need := s.blocksFor(tokens) - len(q.Table)
+	if need <= 0 {
+		return true
+	}
+	for need > s.blocks.Free() {
+		v := s.victim(q)
+		if v == q && len(s.running.list)+len(s.recv.list) == 1 && !s.lim.Pending {
+			s.Remove(q)
+			s.plan.Starved = append(s.plan.Starved, q)
+			return false
+		}
+		s.pause(v)
+		if v == q {
+			return false
+		}
+	}
+	q.Table, _ = s.blocks.Take(q.Table, need)
+	return true
+}
+
+// victim returns the last running request without a row in this step that may
+// yield to q: never one before q, so the oldest always advances.
+func (s *Scheduler) victim(q *Seq) *Seq {
+	for i := len(s.running.list) - 1; i >= 0; i-- {
+		v := s.running.list[i]
+		if v == q {
+			break
+		}
+		if v.step != s.step && !v.front && v.State.Schedulable() && len(v.Table) > 0 {
+			return v
+		}
+	}
+	return q
+}
+
+func (s *Scheduler) pause(v *Seq) {
+	s.paused = true
+	s.Requeue(v)
+	s.plan.Paused = append(s.plan.Paused, v)
+	if v.Pauses++; v.Pauses > maxPauses && !v.front {
+		s.Remove(v)
+		v.front = true
+		s.put(v, inWaiting)
+	}
+}
+
+// promised returns how many blocks admitted requests may still ask for.
+func (s *Scheduler) promised() (n int) {
+	for _, q := range s.running.list {
+		n += max(0, q.Complete-len(q.Table))
+	}
+	for _, q := range s.recv.list {
+		n += max(0, q.Complete-len(q.Table))
+	}
+	return n
+}
+
+// offer returns how many of remaining tokens a prefill that stands at position
+// computed gets now; 0 means none, and none behind it.
+func (s *Scheduler) offer(computed, remaining int) int {
+	if len(s.plan.Rows)+len(s.deals) >= s.lim.MaxBatch {
+		return 0
+	}
+	if s.cfg.Chunking == EqualProgress {
+		if n := s.unit(computed, remaining); n <= s.prefill {
+			return n
+		}
+		return 0
+	}
+	budget := min(s.prefill, s.tokens)
+	if remaining <= budget {
+		return remaining
+	}
+	if !s.cfg.ChunkPrefill && remaining <= s.lim.MaxTokens {
+		return 0 // fits a step of its own
+	}
+	return max(0, (computed+budget)/s.cfg.BlockTokens*s.cfg.BlockTokens-computed)
+}
+
+// rowOrDeal spends n prefill tokens on q: at once, or as the first round of
+// EqualProgress.
+func (s *Scheduler) rowOrDeal(q *Seq, n int) {
+	s.prefill -= n
+	if s.cfg.Chunking == EqualProgress {
+		q.step = s.step
+		s.tokens -= n
+		s.deals = append(s.deals, deal{seq: q, tokens: n})
+		return
+	}
+	s.row(q, n)
+	s.prefix.Expect(q, n)
+}
+
+// deal is the growing share of one prefill under EqualProgress.
+type deal struct {
+	seq    *Seq
+	tokens int
+}
+
+// unit is the next helping of a prefill: up to the end of its block.
+func (s *Scheduler) unit(computed, remaining int) int {
+	return min(remaining, s.cfg.BlockTokens-computed%s.cfg.BlockTokens)
+}
+
+// dealOut shares the rest of the prefill budget among the deals, one unit each
+// a round, until a round adds nothing.
+func (s *Scheduler) dealOut() {
+	for added := true; added; {
+		added = false
+		for i := range s.deals {
+			d := &s.deals[i]
+			at := d.seq.Computed + d.tokens
+			n := s.unit(at, d.seq.Known-at)
+			if n == 0 || n > s.prefill || s.blocksFor(at+n) > len(d.seq.Table) {
+				continue
+			}
+			d.tokens += n
+			s.prefill -= n
+			s.tokens -= n
+			added = true
+		}
+	}
+	for _, d := range s.deals {
+		s.plan.Rows = append(s.plan.Rows, Row{Seq: d.seq, Tokens: d.tokens})
+	}
+}

@@ -1,0 +1,236 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"tandem/engine/blockhash"
+	"tandem/engine/executor"
+	"tandem/engine/request"
+	"tandem/engine/transfer"
+)
+
+// Track is everything the client of one request has seen.
+type Track struct {
+	Req     *request.Request
+	Tokens  []int32
+	Text    string
+	Finish  request.Finish
+	Err     *request.Error
+	Usage   request.Usage
+	Handle  *transfer.Handle
+	Cancel  bool   // a cancel was sent
+	FirstAt uint64 // launched steps when the first token came
+	DoneAt  uint64
+	Retired bool
+}
+
+// Worker is one core with a fake model and a record of what clients see.
+type Worker struct {
+	Core   *executor.Core
+	Model  *Model
+	Tracks map[request.ID]*Track
+	Order  []request.ID // ids in order of submission
+
+	// BeforeApply runs while a step is in flight; FailStep may fail it.
+	BeforeApply func(*executor.Batch)
+	FailStep    func(*executor.Batch) error
+	// OnEffects sees the effects beyond outputs.
+	OnEffects func(*executor.Effects)
+
+	Rows     int    // rows run so far
+	MaxAlive int    // most requests with blocks seen in a step
+	Log      string // rows of each step as "id:tokens", if KeepLog
+	KeepLog  bool
+
+	cfg executor.Config
+	err error
+}
+
+// NewWorker makes a worker.
+func NewWorker(cfg executor.Config) (*Worker, error) {
+	c, err := executor.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &Worker{
+		Core: c, cfg: c.Config(), Tracks: map[request.ID]*Track{},
+		Model: NewModel(cfg.Vocab, cfg.Blocks, cfg.BlockTokens),
+	}, nil
+}
+
+// Root returns the chain root of a request.
+func (w *Worker) Root(r *request.Request) blockhash.Hash {
+	return blockhash.Root(w.cfg.Namespace, "", r.CacheSalt)
+}
+
+// Submit hands a request to the core.
+func (w *Worker) Submit(now time.Duration, r *request.Request, h *transfer.Handle) *Track {
+	t := &Track{Req: r}
+	if w.Tracks[r.ID] == nil {
+		w.Order = append(w.Order, r.ID)
+	}
+	w.Tracks[r.ID] = t
+	w.Core.Submit(now, r, h)
+	w.flush()
+	return t
+}
+
+// Step runs one iteration and reports whether a step was launched.
+func (w *Worker) Step(now time.Duration) (bool, error) {
+	b := w.Core.Plan(now)
+	w.flush()
+	if b == nil {
+		return false, w.check()
+	}
+	if err := w.checkBatch(b); err != nil {
+		return true, err
+	}
+	res := w.run(b)
+	if w.BeforeApply != nil {
+		w.BeforeApply(b)
+	}
+	if w.FailStep != nil {
+		if err := w.FailStep(b); err != nil {
+			res = executor.Result{Err: err}
+		}
+	}
+	w.Core.Apply(now, res)
+	w.flush()
+	return true, w.check()
+}
+
+// Run steps until nothing can run, at most limit times.
+func (w *Worker) Run(now time.Duration, limit int) error {
+	for range limit {
+		ran, err := w.Step(now)
+		if err != nil || !ran {
+			return err
+		}
+	}
+	return fmt.Errorf("sim: still busy after %d steps", limit)
+}
+
+func (w *Worker) check() error {
+	if w.err != nil {
+		return w.err
+	}
+	return w.Core.Check()
+}
+
+func (w *Worker) run(b *executor.Batch) executor.Result {
+	w.Model.Copy(b.Copies)
+	res := executor.Result{Sampled: make([]executor.Sampled, len(b.Rows))}
+	for _, r := range b.Rows {
+		w.Model.Write(w.Root(r.Request), r)
+		w.Rows += len(r.Tokens)
+		if w.KeepLog {
+			w.Log += fmt.Sprintf("%d:%d ", r.Request.ID, len(r.Tokens))
+		}
+	}
+	if w.KeepLog {
+		w.Log += "| "
+	}
+	for i, r := range b.Rows {
+		t, err := w.Model.Next(w.Root(r.Request), r, w.known(r.Request))
+		if err != nil && w.err == nil {
+			w.err = err
+		}
+		res.Sampled[i].Token = request.Token{ID: t}
+	}
+	return res
+}
+
+// known returns the tokens a request has by the client's account.
+func (w *Worker) known(r *request.Request) []int32 {
+	t := w.Tracks[r.ID]
+	out := slices.Clone(r.Prompt)
+	if r.Kind == request.GenerationOnly && (r.FirstEmitted || len(t.Tokens) == 0) {
+		for _, f := range r.FirstTokens {
+			out = append(out, f.ID)
+		}
+	}
+	return append(out, t.Tokens...)
+}
+
+// checkBatch proves INV-8 and INV-9.
+func (w *Worker) checkBatch(b *executor.Batch) error {
+	rows := 0
+	seen := map[request.ID]bool{}
+	for _, r := range b.Rows {
+		rows += len(r.Tokens)
+		end := r.Pos + len(r.Tokens)
+		known := w.known(r.Request)
+		switch {
+		case seen[r.Request.ID]:
+			return fmt.Errorf("sim: INV-8: request %d is twice in a batch", r.Request.ID)
+		case len(r.Tokens) == 0 || end > len(known) || !slices.Equal(known[r.Pos:end], r.Tokens):
+			return fmt.Errorf("sim: INV-8: request %d: row of %d tokens at %d of %d", r.Request.ID, len(r.Tokens), r.Pos, len(known))
+		case r.Sample != (end == len(known)):
+			return fmt.Errorf("sim: request %d: sample %v at %d of %d", r.Request.ID, r.Sample, end, len(known))
+		case !r.Sample && end%w.cfg.BlockTokens != 0:
+			return fmt.Errorf("sim: INV-9: request %d: chunk ends at %d", r.Request.ID, end)
+		case r.Sample && r.Index != len(known)-len(r.Request.Prompt):
+			return fmt.Errorf("sim: request %d: output index %d", r.Request.ID, r.Index)
+		}
+		seen[r.Request.ID] = true
+	}
+	if rows > w.cfg.MaxNumTokens || len(b.Rows) > w.cfg.MaxBatch {
+		return fmt.Errorf("sim: INV-8: %d rows of %d requests", rows, len(b.Rows))
+	}
+	w.MaxAlive = max(w.MaxAlive, w.Core.Stats().Running)
+	return nil
+}
+
+// flush carries out effects.
+func (w *Worker) flush() {
+	e := w.Core.Effects()
+	for _, o := range e.Outputs {
+		if err := w.output(o); err != nil && w.err == nil {
+			w.err = err
+		}
+	}
+	for _, id := range e.Retired {
+		if t := w.Tracks[id]; t != nil {
+			t.Retired = true
+		}
+	}
+	if w.OnEffects != nil {
+		w.OnEffects(e)
+	}
+}
+
+// output records an event and proves INV-11.
+func (w *Worker) output(o executor.Output) error {
+	t := w.Tracks[o.Request.ID]
+	if t == nil || t.Req != o.Request {
+		return fmt.Errorf("sim: output for a foreign request %d", o.Request.ID)
+	}
+	before := len(t.Tokens)
+	if t.Req.FirstEmitted {
+		before += len(t.Req.FirstTokens)
+	}
+	iter := w.Core.Stats().Iter
+	switch {
+	case t.Finish != request.Running:
+		return fmt.Errorf("sim: INV-11: request %d: an event after the final one (%s)", o.Request.ID, t.Finish)
+	case len(o.Tokens) > 0 && o.First != before:
+		return fmt.Errorf("sim: INV-11: request %d: token event at %d, want %d", o.Request.ID, o.First, before)
+	}
+	if len(o.Tokens) > 0 && before == 0 {
+		t.FirstAt = iter
+	}
+	for _, tok := range o.Tokens {
+		t.Tokens = append(t.Tokens, tok.ID)
+	}
+	t.Text += o.Text
+	t.Finish, t.Err, t.Usage = o.Finish, o.Err, o.Usage
+	if o.Handle != nil {
+		t.Handle = o.Handle
+	}
+	if o.Finish != request.Running {
+		t.DoneAt = iter
+	}
+	return nil
+}
