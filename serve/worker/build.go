@@ -1,0 +1,207 @@
+package worker
+
+import (
+	"net/http"
+	"slices"
+
+	"tandem/engine/executor"
+	"tandem/engine/request"
+	"tandem/engine/runner"
+	"tandem/engine/tokenizer"
+	"tandem/serve/openai"
+)
+
+// defaultCompletionTokens is the budget of a text completion that names none,
+// as OpenAI has it; a chat goes on to the end of the context.
+const defaultCompletionTokens = 16
+
+// job is one request on its way through the server.
+type job struct {
+	*Backend
+	wire *openai.Request
+	in   internal
+	info runner.Info
+	req  *request.Request
+	// opaque is the transfer handle of a gen leg.
+	opaque []byte
+	id     string // of the reply
+	made   int64  // created, unix seconds
+}
+
+// kindOf applies the role rules to request_type.
+func (s *Server) kindOf(q *openai.Request, role executor.Role) (request.Kind, error) {
+	const param = "disaggregated_params.request_type"
+	d := q.Disagg
+	if d == nil || d.RequestType == "" {
+		if role == executor.Ctx {
+			return 0, openai.Invalid(param, "this worker has the role context and takes request_type %q only: send whole requests to a generation or mixed worker, or to the frontend", openai.ContextOnly)
+		}
+		return request.Full, nil
+	}
+	if !s.cfg.Transceiver {
+		return 0, openai.Invalid(param, "this worker has no cache_transceiver_config and takes whole requests only: leave disaggregated_params out, or configure the transceiver")
+	}
+	if d.ScheduleStyle == openai.GenerationFirst {
+		return 0, openai.Unsupported("disaggregated_params.schedule_style", "schedule_style generation_first is not supported by this worker: use context_first")
+	}
+	if d.DisaggRequestID == nil || *d.DisaggRequestID <= 0 {
+		return 0, openai.Invalid("disaggregated_params.disagg_request_id", "disaggregated_params needs a positive disagg_request_id")
+	}
+	switch {
+	case d.RequestType == openai.ContextOnly && role == executor.Gen,
+		d.RequestType == openai.GenerationOnly && role == executor.Ctx:
+		return 0, openai.Invalid(param, "this worker has the role %s and does not take request_type %q", role, d.RequestType)
+	case d.RequestType == openai.ContextOnly && q.Stream:
+		return 0, openai.Invalid("stream", "a context_only request cannot be streamed: set stream to false")
+	case d.RequestType == openai.ContextOnly:
+		return request.ContextOnly, nil
+	}
+	return request.GenerationOnly, nil
+}
+
+// build makes the engine request out of the wire request.
+func (j *job) build(kind request.Kind) error {
+	q := j.wire
+	prompt, err := j.prompt(kind)
+	if err != nil {
+		return err
+	}
+	if err := j.checkPrompt(prompt); err != nil {
+		return err
+	}
+	sampling, err := j.sampling()
+	if err != nil {
+		return err
+	}
+	r := &request.Request{
+		ID: j.Engine.NewID(), Kind: kind, Prompt: prompt, Sampling: sampling,
+		Priority: q.Priority, CacheSalt: q.CacheSalt, DPRank: j.in.dpRank, DPRelax: j.in.dpRelax,
+	}
+	r.MaxTokens = min(q.MaxTokensOr(j.defaultBudget()), max(1, j.info.MaxSeqLen-len(prompt)))
+	if c := conversationOf(q); c != nil {
+		r.ConversationID = *c
+	}
+	r.AffinityKey = j.in.routingKey(r.ConversationID)
+	if j.in.deadline > 0 {
+		r.Deadline = j.Engine.Now() + j.in.deadline
+	}
+	if kind != request.Full {
+		r.TransferID = *q.Disagg.DisaggRequestID
+	}
+	if kind == request.GenerationOnly {
+		if err := j.handover(r); err != nil {
+			return err
+		}
+	}
+	r.Text = j.text(r)
+	j.req = r
+	return nil
+}
+
+func (j *job) defaultBudget() int {
+	if j.wire.Endpoint == openai.Completion {
+		return defaultCompletionTokens
+	}
+	return j.info.MaxSeqLen
+}
+
+// prompt returns the prompt's ids. A gen leg never tokenises: its ids must be
+// those the ctx worker used.
+func (j *job) prompt(kind request.Kind) ([]int32, error) {
+	q := j.wire
+	switch {
+	case q.PromptIDs != nil:
+		return q.PromptIDs, nil
+	case q.Endpoint == openai.Completion && q.Prompt.IDs != nil:
+		return q.Prompt.IDs, nil
+	case kind == request.GenerationOnly:
+		return nil, openai.Invalid("prompt_token_ids", "a generation_only request needs the prompt's token ids: send prompt_token_ids or prompt_token_ids_b64 from the ctx reply")
+	case q.Endpoint == openai.Completion:
+		return j.encode("prompt", q.Prompt.Text, tokenizer.EncodeOptions{AddSpecial: true})
+	case q.ChatTemplate != "":
+		return nil, openai.Unsupported("chat_template", "a chat template in the request is refused: leave chat_template out, the model's own is used")
+	case j.Template == nil:
+		return nil, openai.Invalid("messages", "this model has no chat template: use /v1/completions")
+	}
+	text, err := j.Template.Render(q.MessagesJSON(), q.Tools, q.ChatTemplateKwargs)
+	if err != nil {
+		return nil, openai.Invalid("messages", "the chat template refused the messages: %s", openai.Cut(err.Error(), openai.MaxErrorText))
+	}
+	return j.encode("messages", text, tokenizer.EncodeOptions{})
+}
+
+func (j *job) encode(param, text string, o tokenizer.EncodeOptions) ([]int32, error) {
+	ids, err := j.Tokenizer.Encode(text, o)
+	if err != nil {
+		return nil, openai.Invalid(param, "%s cannot be tokenised: %v", param, err)
+	}
+	if len(ids) == 0 {
+		return nil, openai.Invalid(param, "%s gives no tokens: send some text", param)
+	}
+	return ids, nil
+}
+
+func (j *job) checkPrompt(ids []int32) error {
+	param := "messages"
+	if j.wire.Endpoint == openai.Completion {
+		param = "prompt"
+	}
+	if limit := j.info.MaxSeqLen; len(ids) >= limit {
+		e := openai.Invalid(param, "the prompt has %d tokens and the context length is %d, of which at least one is for the answer: shorten the prompt by %d tokens",
+			len(ids), limit, len(ids)-limit+1)
+		e.Code = openai.CodeContextLength
+		return e
+	}
+	if i := slices.IndexFunc(ids, func(id int32) bool { return id < 0 || int(id) >= j.info.Vocab }); i >= 0 {
+		return openai.Invalid(param, "token id %d at index %d of the prompt is outside the vocabulary of %d", ids[i], i, j.info.Vocab)
+	}
+	return nil
+}
+
+// handover fills in what a gen leg carries over from the ctx reply.
+func (j *job) handover(r *request.Request) error {
+	const at = "disaggregated_params."
+	d := j.wire.Disagg
+	if len(d.FirstGenTokens) != 1 {
+		return openai.Invalid(at+"first_gen_tokens", "first_gen_tokens has %d tokens: a generation_only request needs the one that ctx sampled", len(d.FirstGenTokens))
+	}
+	opaque, err := opaqueOf(d)
+	if err != nil {
+		return err
+	}
+	first := request.Token{ID: d.FirstGenTokens[0]}
+	if first.ID < 0 || int(first.ID) >= j.info.Vocab {
+		return openai.Invalid(at+"first_gen_tokens", "token id %d is outside the vocabulary of %d", first.ID, j.info.Vocab)
+	}
+	if n := j.wire.Logprobs; n >= 0 {
+		if len(d.FirstGenLogProbs) != 1 {
+			return openai.Invalid(at+"first_gen_log_probs", "first_gen_log_probs has %d positions: a request with logprobs needs the one of the first token", len(d.FirstGenLogProbs))
+		}
+		if err := firstLogprob(&first, d.FirstGenLogProbs[0], n); err != nil {
+			return err
+		}
+	}
+	j.opaque, r.FirstTokens, r.FirstEmitted = opaque, []request.Token{first}, d.FirstTokenEmitted
+	return nil
+}
+
+func (j *job) text(r *request.Request) request.Text {
+	hidden := slices.Clone(r.Sampling.StopTokenIDs)
+	if !r.Sampling.IgnoreEOS {
+		hidden = append(hidden, j.EOS...)
+	}
+	return tokenizer.NewMatcher(j.Tokenizer.NewStream(r.Prompt, true), tokenizer.MatchOptions{
+		Stop: j.wire.Stop, IncludeStop: j.wire.IncludeStop, Hidden: hidden, MinTokens: r.Sampling.MinTokens,
+	})
+}
+
+// checkModel refuses a name that is not served; no name means the only model.
+func checkModel(q *openai.Request, served string) error {
+	if q.Model == "" || q.Model == served {
+		return nil
+	}
+	e := openai.NewError(http.StatusNotFound, openai.CodeModelNotFound,
+		"the model %q does not exist here: use %q", openai.Cut(q.Model, 200), served)
+	e.Param = "model"
+	return e
+}

@@ -1,0 +1,160 @@
+package worker
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"tandem/engine/request"
+	"tandem/engine/runner"
+	"tandem/serve/openai"
+)
+
+// completions serves one of the two completion endpoints.
+func (s *Server) completions(e openai.Endpoint) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		x := &exchange{s: s, w: w, r: r, start: s.cfg.Now(), ob: Observation{Endpoint: e, Kind: "refused", Status: http.StatusOK}}
+		defer x.done()
+		j, err := s.prepare(w, r, e)
+		if err != nil {
+			x.fail(err)
+			return
+		}
+		x.job, x.ob.Kind, x.ob.Stream = j, kindName(j.req.Kind), j.wire.Stream
+		stream, err := j.Engine.Submit(r.Context(), j.req, j.opaque)
+		if err != nil {
+			x.fail(err)
+			return
+		}
+		defer stream.Cancel() // a no-op once the request has ended
+		if j.wire.Stream {
+			x.stream(stream)
+		} else {
+			x.reply(stream)
+		}
+	}
+}
+
+// prepare reads, checks and translates a request. Nothing is scheduled yet.
+func (s *Server) prepare(w http.ResponseWriter, r *http.Request, e openai.Endpoint) (*job, error) {
+	b := s.backend.Load()
+	if b == nil {
+		return nil, unavailable("loading", "the model is still loading: try again soon")
+	}
+	if s.draining.Load() {
+		return nil, unavailable("draining", "this worker is shutting down: send the request to another one")
+	}
+	data, err := openai.ReadBody(w, r, s.cfg.MaxBody)
+	if err != nil {
+		return nil, err
+	}
+	q, err := openai.DecodeRequest(e, data)
+	if err != nil {
+		return nil, err
+	}
+	info := b.Engine.Info()
+	if err := checkModel(q, info.Model); err != nil {
+		return nil, err
+	}
+	in, err := s.readInternal(r.Header, q, info)
+	if err != nil {
+		return nil, err
+	}
+	kind, err := s.kindOf(q, info.Role)
+	if err != nil {
+		return nil, err
+	}
+	if q.Disagg != nil && len(q.Disagg.Ignored) > 0 {
+		s.log.Info("unknown members of disaggregated_params are ignored", "members", q.Disagg.Ignored)
+	}
+	j := &job{Backend: b, wire: q, in: in, info: info, id: openai.ReplyID(e, r.Header.Get(openai.HeaderRequestID))}
+	if err := j.build(kind); err != nil {
+		return nil, err
+	}
+	j.made = openai.Created(j.req.TransferID, s.cfg.Now())
+	return j, nil
+}
+
+// exchange is one completions request being answered.
+type exchange struct {
+	s     *Server
+	w     http.ResponseWriter
+	r     *http.Request
+	job   *job
+	start time.Time
+	last  time.Time // of the last output with tokens
+	ob    Observation
+}
+
+// done reports the request to the observer and the log.
+func (x *exchange) done() {
+	x.ob.Elapsed = x.s.cfg.Now().Sub(x.start)
+	x.s.cfg.Observer.Done(x.ob)
+	x.s.log.Debug("request", "request_id", x.r.Header.Get(openai.HeaderRequestID), "kind", x.ob.Kind,
+		"status", x.ob.Status, "finish", x.ob.Finish, "elapsed", x.ob.Elapsed,
+		"prompt_tokens", x.ob.Usage.PromptTokens, "completion_tokens", x.ob.Usage.CompletionTokens)
+}
+
+// fail answers with an error while headers are not out.
+func (x *exchange) fail(err error) {
+	e := wireError(err)
+	x.ob.Status = e.Status
+	if e.Status >= http.StatusInternalServerError {
+		x.s.log.Warn("request failed", "request_id", x.r.Header.Get(openai.HeaderRequestID), "status", e.Status, "error", err)
+	}
+	openai.WriteError(x.w, e)
+}
+
+// tick measures the time between outputs.
+func (x *exchange) tick(o *runner.Output) {
+	if len(o.Tokens) == 0 {
+		return
+	}
+	now := x.s.cfg.Now()
+	if x.last.IsZero() {
+		x.s.cfg.Observer.FirstToken(now.Sub(x.start))
+	} else {
+		x.s.cfg.Observer.Gap(now.Sub(x.last), len(o.Tokens))
+	}
+	x.last = now
+}
+
+// next waits for an output and turns an unhappy end into an error.
+func (x *exchange) next(ctx context.Context, s Stream) (runner.Output, error) {
+	o, err := s.Next(ctx)
+	if err != nil {
+		return o, err
+	}
+	x.tick(&o)
+	switch o.Finish {
+	case request.FinishError, request.FinishCancelled:
+		if o.Err != nil {
+			return o, o.Err
+		}
+		return o, request.Errorf(request.Cancelled, "the request was cancelled")
+	}
+	return o, nil
+}
+
+// usage is what a reply reports: a gen leg repeats the ctx worker's counts of
+// the prompt, since to itself the whole prompt looks cached.
+func (j *job) usage(u request.Usage) openai.Usage {
+	prompt, cached := u.PromptTokens, u.CachedTokens
+	if prompt == 0 {
+		prompt = len(j.req.Prompt)
+	}
+	if d := j.wire.Disagg; d != nil && d.CtxUsage != nil && j.req.Kind == request.GenerationOnly {
+		prompt, cached = d.CtxUsage.PromptTokens, d.CtxUsage.Cached()
+	}
+	return openai.NewUsage(prompt, u.CompletionTokens, cached)
+}
+
+func kindName(k request.Kind) string {
+	switch k {
+	case request.ContextOnly:
+		return openai.ContextOnly
+	case request.GenerationOnly:
+		return openai.GenerationOnly
+	}
+	return "full"
+}

@@ -1,0 +1,328 @@
+package worker
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"tandem/engine/executor"
+	"tandem/engine/request"
+	"tandem/engine/runner"
+	"tandem/engine/tokenizer"
+	"tandem/engine/transfer"
+	"tandem/serve/openai"
+)
+
+const eosID = 256
+
+// byteTokenizer has one token for each byte (id = byte) and <eos> as 256.
+func byteTokenizer(t testing.TB) *tokenizer.Tokenizer {
+	t.Helper()
+	vocab := map[string]int{"<eos>": eosID}
+	next := rune(256)
+	for b := range 256 {
+		r := rune(b)
+		if b < '!' || b > '~' && b < 0xA1 || b == 0xAD {
+			r = next
+			next++
+		}
+		vocab[string(r)] = b
+	}
+	file, err := json.Marshal(map[string]any{
+		"added_tokens":  []map[string]any{{"id": eosID, "content": "<eos>", "special": true}},
+		"pre_tokenizer": map[string]any{"type": "ByteLevel", "add_prefix_space": false, "use_regex": false},
+		"decoder":       map[string]any{"type": "ByteLevel"},
+		"model":         map[string]any{"type": "BPE", "vocab": vocab, "merges": []string{}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tok, err := tokenizer.FromJSON(file, []byte(`{"eos_token":"<eos>"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tok
+}
+
+// fakeEngine answers every request with the bytes of say and then EOS, by the
+// rules of the engine. Fields are set before the first request.
+type fakeEngine struct {
+	info      runner.Info
+	say       string
+	submitErr error
+	failAfter int            // > 0: the output with this many tokens before it is err
+	err       *request.Error // with failAfter
+	gate      chan struct{}  // not nil: each output waits for a value
+	panics    bool
+	health    runner.Health
+	abort     executor.AbortState
+
+	mu       sync.Mutex
+	reqs     []*request.Request
+	opaques  [][]byte
+	canceled int
+	aborted  []int64
+}
+
+func (e *fakeEngine) NewID() request.ID  { return 1 }
+func (e *fakeEngine) Now() time.Duration { return time.Hour }
+func (e *fakeEngine) Info() runner.Info  { return e.info }
+func (e *fakeEngine) Stats(time.Duration) runner.Stats {
+	h := e.health
+	if h == "" {
+		h = runner.HealthIdle
+	}
+	return runner.Stats{Health: h, LastStepAge: 1500 * time.Microsecond, Alive: 3, Stats: executor.Stats{
+		BlocksTotal: 15, BlocksFree: 1, BlocksActive: 2, BlocksReusable: 3, BlocksLeased: 4, BlocksReceiving: 5,
+		HandoffsOpen: 6, Receiving: 7, Running: 8, Waiting: 9,
+	}}
+}
+
+func (e *fakeEngine) Abort(_ context.Context, id int64) (executor.AbortState, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.aborted = append(e.aborted, id)
+	return e.abort, nil
+}
+
+func (e *fakeEngine) Submit(_ context.Context, r *request.Request, opaque []byte) (Stream, error) {
+	if e.panics {
+		panic("broken on purpose")
+	}
+	if e.submitErr != nil {
+		return nil, e.submitErr
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.reqs = append(e.reqs, r)
+	e.opaques = append(e.opaques, opaque)
+	return &fakeStream{e: e, r: r}, nil
+}
+
+func (e *fakeEngine) last(t *testing.T) *request.Request {
+	t.Helper()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.reqs) == 0 {
+		t.Fatal("the engine got no request")
+	}
+	return e.reqs[len(e.reqs)-1]
+}
+
+func (e *fakeEngine) count() (reqs, canceled int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.reqs), e.canceled
+}
+
+type fakeStream struct {
+	e     *fakeEngine
+	r     *request.Request
+	n     int // tokens so far
+	ended bool
+}
+
+func (s *fakeStream) Cancel() {
+	s.e.mu.Lock()
+	defer s.e.mu.Unlock()
+	if !s.ended {
+		s.ended = true
+		s.e.canceled++
+	}
+}
+
+func (s *fakeStream) token() request.Token {
+	id := int32(eosID)
+	if s.n < len(s.e.say) {
+		id = int32(s.e.say[s.n])
+	}
+	t := request.Token{ID: id}
+	if n := s.r.Sampling.Logprobs; n >= 0 {
+		t.Logprob, t.Rank = -0.5-float64(s.n), 1
+		for k := range n {
+			alt := request.TopLogprob{ID: id, Logprob: t.Logprob}
+			if k > 0 {
+				alt = request.TopLogprob{ID: int32('0' + k), Logprob: t.Logprob - float64(k)}
+			}
+			t.Top = append(t.Top, alt)
+		}
+	}
+	return t
+}
+
+func (s *fakeStream) Next(ctx context.Context) (runner.Output, error) {
+	for {
+		if s.e.gate != nil {
+			select {
+			case <-s.e.gate:
+			case <-ctx.Done():
+				s.Cancel()
+				return runner.Output{}, context.Cause(ctx)
+			}
+		}
+		var o runner.Output
+		if s.e.failAfter > 0 && s.n >= s.e.failAfter {
+			o.Finish, o.Err = request.FinishError, s.e.err
+		} else {
+			s.step(&o)
+		}
+		if o.Finish != request.Running {
+			s.e.mu.Lock()
+			s.ended = true
+			s.e.mu.Unlock()
+		}
+		if s.n == 1 && s.r.FirstEmitted && o.Finish == request.Running {
+			continue // the client has it
+		}
+		return o, nil
+	}
+}
+
+func (s *fakeStream) step(o *runner.Output) {
+	r := s.r
+	t := s.token()
+	if s.n == 0 && r.Kind == request.GenerationOnly {
+		t = r.FirstTokens[0]
+	}
+	o.Request, o.First, o.Tokens = r, s.n, []request.Token{t}
+	s.n++
+	o.Usage = request.Usage{PromptTokens: len(r.Prompt), CompletionTokens: s.n, CachedTokens: 2}
+	text, stopped := r.Text.Push(t.ID)
+	o.Text = text
+	switch {
+	case t.ID == eosID && !r.Sampling.IgnoreEOS:
+		o.Text += r.Text.Flush()
+		o.Finish = request.FinishStop
+	case stopped:
+		o.Finish = request.FinishStop
+	case s.n >= r.MaxTokens:
+		o.Text += r.Text.Flush()
+		o.Finish = request.FinishLength
+	case r.Kind == request.ContextOnly:
+		o.Finish = request.FinishNotFinished
+		o.Handle = &transfer.Handle{Rank: 0, Endpoint: "tcp://127.0.0.1:9"}
+		o.Opaque = []byte("opaque")
+	}
+}
+
+// fakeTemplate renders "role: content" lines.
+type fakeTemplate struct{}
+
+func (fakeTemplate) Render(messages, tools, _ json.RawMessage) (string, error) {
+	var list []struct{ Role, Content string }
+	if err := json.Unmarshal(messages, &list); err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	for _, m := range list {
+		if m.Content == "refuse me" {
+			return "", errors.New("conversation roles must alternate")
+		}
+		fmt.Fprintf(&b, "%s: %s\n", m.Role, m.Content)
+	}
+	if tools != nil {
+		b.WriteString("[tools]\n")
+	}
+	return b.String(), nil
+}
+
+func newEngine(role executor.Role, say string) *fakeEngine {
+	return &fakeEngine{say: say, info: runner.Info{
+		Role: role, Model: "tiny", Fingerprint: "fp", Incarnation: "inc", Namespace: "tiny@fp",
+		TransferEndpoint: "tcp://127.0.0.1:9", Vocab: 257, MaxBatch: 4, MaxNumTokens: 64, MaxSeqLen: 128,
+		Layout: transfer.Layout{Layers: 2, KVHeads: 1, HeadDim: 8, DType: "F32", BlockTokens: 16},
+	}}
+}
+
+// serveFake starts a server with an engine behind it.
+func serveFake(t *testing.T, e *fakeEngine, change func(*Config)) *httptest.Server {
+	t.Helper()
+	cfg := Config{Version: "1.2.3", Trusted: true, Transceiver: true, MaxBody: 1 << 20}
+	if change != nil {
+		change(&cfg)
+	}
+	s := New(cfg)
+	if e != nil {
+		s.Attach(Backend{Engine: e, Tokenizer: byteTokenizer(t), Template: fakeTemplate{}})
+	}
+	srv := httptest.NewServer(s)
+	t.Cleanup(srv.Close)
+	return srv
+}
+
+// post sends a body and returns status, headers and text.
+func post(t *testing.T, url, body string, header ...string) (int, http.Header, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	return do(t, req)
+}
+
+func get(t *testing.T, url string) (int, http.Header, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return do(t, req)
+}
+
+func do(t *testing.T, req *http.Request) (int, http.Header, string) {
+	t.Helper()
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		text = append(text, []byte("<<"+err.Error()+">>")...)
+	}
+	return res.StatusCode, res.Header, string(text)
+}
+
+func decode[T any](t *testing.T, text string) T {
+	t.Helper()
+	var v T
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		t.Fatalf("%v in %s", err, text)
+	}
+	return v
+}
+
+// wireErr reads an error body.
+func wireErr(t *testing.T, status int, text string) *openai.Error {
+	t.Helper()
+	return openai.ParseError(status, http.Header{}, []byte(text))
+}
+
+// eventsOf splits a stream into the data of its events and its comments.
+func eventsOf(t *testing.T, text string) (data, comments []string) {
+	t.Helper()
+	r := openai.NewEventReader(bytes.NewReader([]byte(text)), 0)
+	for {
+		ev, err := r.Next()
+		if err != nil {
+			return data, comments
+		}
+		if d, ok := openai.EventData(ev); ok {
+			data = append(data, string(d))
+		} else {
+			comments = append(comments, strings.TrimSpace(string(ev)))
+		}
+	}
+}

@@ -1,0 +1,141 @@
+package worker
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	"tandem/engine/executor"
+	"tandem/engine/runner"
+	"tandem/serve/discovery"
+	"tandem/serve/openai"
+)
+
+func TestServerInfo(t *testing.T) {
+	srv := serveFake(t, newEngine(executor.Ctx, ""), func(c *Config) { c.AdminAddr = "127.0.0.1:1" })
+	_, _, text := get(t, srv.URL+"/server_info")
+	info := decode[discovery.ServerInfo](t, text)
+	if info.Role != "context" || info.Model != "tiny" || info.TokensPerBlock != 16 || info.HashAlgo != "tandem-kv1" || info.ADPSize != 1 ||
+		info.Layout.Layers != 2 || info.AdminAddr != "127.0.0.1:1" || info.MaxBatchSize != 4 || string(info.Disagg) != `{"ctx_info_endpoint":"tcp://127.0.0.1:9"}` {
+		t.Errorf("%s", text)
+	}
+	members := decode[map[string]json.RawMessage](t, text)
+	for _, name := range []string{
+		"role", "model", "model_fingerprint", "incarnation", "tokens_per_block", "kv_cache_hash_algo", "kv_layout",
+		"max_batch_size", "max_num_tokens", "max_seq_len", "adp_size", "adp_conversation_affinity", "kv_events", "disaggregated_params",
+		"kv_cache_namespace", "loras", "fork", "resume", "bodies", "admin_addr", "transfer_endpoint",
+	} {
+		if _, ok := members[name]; !ok {
+			t.Errorf("%s is missing", name)
+		}
+	}
+}
+
+func TestHealth(t *testing.T) {
+	e := newEngine(executor.Mixed, "")
+	cfg := Config{}
+	s := New(cfg)
+	srv := newServer(t, s)
+	check := func(want int, state string) {
+		t.Helper()
+		for _, path := range []string{"/health", "/health/ready"} {
+			status, _, text := get(t, srv.URL+path)
+			if h := decode[discovery.Health](t, text); status != want || h.Status != state {
+				t.Errorf("%s: %d %s, want %d %s", path, status, text, want, state)
+			}
+		}
+		if status, _, _ := get(t, srv.URL+"/health/live"); status != 200 {
+			t.Errorf("live: %d", status)
+		}
+	}
+	check(503, "loading")
+	if status, h, _ := post(t, srv.URL+"/v1/completions", `{"prompt":"x"}`); status != 503 || h.Get("Retry-After") == "" {
+		t.Errorf("a loading worker answered %d", status)
+	}
+	s.Attach(Backend{Engine: e, Tokenizer: byteTokenizer(t)})
+	for health, want := range map[runner.Health]int{
+		runner.HealthOK: 200, runner.HealthIdle: 200, runner.HealthStalled: 503, runner.HealthDraining: 503, runner.HealthDead: 503,
+	} {
+		e.health = health
+		check(want, string(health))
+	}
+	e.health = runner.HealthOK
+	_, _, text := get(t, srv.URL+"/health")
+	if h := decode[discovery.Health](t, text); h.RequestsActive != 3 || h.LastStepAgeMs != 1.5 || h.KVBlocksFree != 4 {
+		t.Errorf("%s", text)
+	}
+	s.Drain()
+	check(503, "draining")
+	if status, _, _ := post(t, srv.URL+"/v1/completions", `{"prompt":"x"}`); status != 503 {
+		t.Errorf("a draining worker answered %d", status)
+	}
+}
+
+func TestModelsAndVersion(t *testing.T) {
+	srv := serveFake(t, newEngine(executor.Mixed, ""), func(c *Config) {
+		c.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("m 1\n")) })
+	})
+	for path, want := range map[string]string{
+		"/v1/models": `"id":"tiny"`, "/v1/models/tiny": `"object":"model"`, "/version": `{"version":"1.2.3"}`,
+		"/metrics": "m 1", "/prometheus/metrics": "m 1",
+	} {
+		if status, _, text := get(t, srv.URL+path); status != 200 || !strings.Contains(text, want) {
+			t.Errorf("%s: %d %s", path, status, text)
+		}
+	}
+	if status, _, text := get(t, srv.URL+"/v1/models/org/other"); status != 404 || wireErr(t, status, text).Code != openai.CodeModelNotFound {
+		t.Errorf("%d %s", status, text)
+	}
+}
+
+func TestCacheStats(t *testing.T) {
+	srv := serveFake(t, newEngine(executor.Mixed, ""), nil)
+	_, _, text := get(t, srv.URL+"/kv_cache_stats")
+	want := `{"blocks_total":15,"blocks_free":1,"blocks_active":2,"blocks_reusable":3,"blocks_pinned_for_handoff":4,"blocks_receiving":5,` +
+		`"handoffs_open":6,"transfers_in_flight":7,"requests_active":8,"requests_waiting":9`
+	if got := strings.TrimSpace(text); got != want+`,"ranks":[`+want+`}]}` {
+		t.Errorf("%s", got)
+	}
+}
+
+func TestAbort(t *testing.T) {
+	e := newEngine(executor.Mixed, "")
+	e.abort = executor.AbortSettling
+	srv := serveFake(t, e, nil)
+	for body, want := range map[string]string{
+		`{"disagg_request_id":687865856000134148,"reason":"client left"}`: `{"state":"settling"}`,
+		`{"disagg_request_id":5}`: `{"state":"settling"}`,
+	} {
+		if status, _, text := post(t, srv.URL+"/disagg/abort", body); status != 200 || strings.TrimSpace(text) != want {
+			t.Errorf("%s: %d %s", body, status, text)
+		}
+	}
+	exact := false
+	for _, id := range e.aborted {
+		exact = exact || id == 687865856000134148
+	}
+	if !exact {
+		t.Errorf("ids %v went through a float", e.aborted)
+	}
+	for _, body := range []string{``, `{}`, `{"disagg_request_id":"5"}`, `{"disagg_request_id":1.5}`, `{"disagg_request_id":0}`, `{"disagg_request_id":null}`, `[]`} {
+		if status, _, text := post(t, srv.URL+"/disagg/abort", body); status != 400 {
+			t.Errorf("%s: %d %s", body, status, text)
+		}
+	}
+}
+
+func TestSteadyClock(t *testing.T) {
+	srv := serveFake(t, newEngine(executor.Mixed, ""), nil)
+	_, _, text := get(t, srv.URL+"/steady_clock_offset")
+	got := decode[map[string]float64](t, text)
+	if got["receive_ts"] < 0 || got["transmit_ts"] < got["receive_ts"] {
+		t.Errorf("%s", text)
+	}
+	if status, _, text := post(t, srv.URL+"/steady_clock_offset", `{"offset":-1.25}`); status != 200 {
+		t.Errorf("%d %s", status, text)
+	}
+	if status, _, _ := post(t, srv.URL+"/steady_clock_offset", `{}`); status != 400 {
+		t.Errorf("no offset: %d", status)
+	}
+}

@@ -1,0 +1,148 @@
+package worker
+
+import (
+	"net/http"
+	"strconv"
+
+	"tandem/engine/request"
+	"tandem/engine/runner"
+	"tandem/serve/openai"
+)
+
+// streamer writes the events of one streamed reply.
+type streamer struct {
+	x      *exchange
+	events *openai.EventWriter
+	chunks *openai.Chunks
+	lp     logprobs
+	buf    []byte
+	count  int // completion tokens so far
+}
+
+// stream answers a request event by event. Headers go out at once: the engine
+// has accepted the request, so what fails from here on is an event.
+func (x *exchange) stream(s Stream) {
+	j := x.job
+	st := &streamer{
+		x: x, events: openai.NewEventWriter(x.w, x.s.cfg.WriteTimeout),
+		chunks: openai.NewChunks(j.wire.Endpoint, j.id, j.info.Model, j.made),
+		lp:     logprobs{job: j},
+	}
+	if err := st.begin(); err != nil {
+		x.gone(err)
+		return
+	}
+	for {
+		o, err := x.next(x.r.Context(), s)
+		if err != nil {
+			st.fail(err)
+			return
+		}
+		if err := st.output(&o); err != nil {
+			x.gone(err)
+			return
+		}
+		if o.Finish != request.Running {
+			x.ob.Finish, x.ob.Usage = string(o.Finish), j.usage(o.Usage)
+			if err := st.end(&o); err != nil {
+				x.gone(err)
+			}
+			return
+		}
+	}
+}
+
+// gone notes a client that cannot be written to; the deferred Cancel ends its request.
+func (x *exchange) gone(err error) {
+	x.ob.Status = openai.StatusClientClosed
+	x.s.log.Debug("the client went away", "request_id", x.r.Header.Get(openai.HeaderRequestID), "error", err)
+}
+
+// begin sends headers and, unless the client has the first token already, the role.
+func (st *streamer) begin() error {
+	r := st.x.job.req
+	if r.FirstEmitted {
+		st.count = len(r.FirstTokens)
+		for _, t := range r.FirstTokens {
+			st.lp.skip(t.ID)
+		}
+		return st.events.Start()
+	}
+	if st.x.job.wire.Endpoint == openai.Chat {
+		return st.events.Data(st.chunks.AppendRole(nil))
+	}
+	return st.events.Start()
+}
+
+// output writes what one output has to show, if anything.
+func (st *streamer) output(o *runner.Output) error {
+	j := st.x.job
+	st.count += len(o.Tokens)
+	d := openai.Delta{Text: o.Text}
+	show := o.Text != "" || o.Finish != request.Running
+	if o.Finish != request.Running {
+		d.Finish = string(o.Finish)
+	}
+	if j.wire.Logprobs >= 0 && len(o.Tokens) > 0 {
+		d.Logprobs, show = st.lp.append(nil, o.Tokens), true
+	}
+	if j.wire.ReturnTokenIDs && len(o.Tokens) > 0 {
+		d.TokenIDs, show = idsOf(o.Tokens), true
+	}
+	if j.wire.ContinuousUsage {
+		u := j.usage(request.Usage{PromptTokens: o.Usage.PromptTokens, CompletionTokens: st.count, CachedTokens: o.Usage.CachedTokens})
+		d.Usage = &u
+	}
+	st.buf = st.buf[:0]
+	if j.in.returnTokenIDs && len(o.Tokens) > 0 {
+		st.buf = appendIDsComment(st.buf, o.Tokens)
+	}
+	if show {
+		st.buf = append(st.buf, "data: "...)
+		st.buf = st.chunks.AppendDelta(st.buf, d)
+		st.buf = append(st.buf, '\n', '\n')
+	}
+	if len(st.buf) == 0 {
+		return nil
+	}
+	return st.events.Raw(st.buf)
+}
+
+// appendIDsComment tells a frontend the ids behind the next event, so that it
+// could resume the stream elsewhere.
+func appendIDsComment(dst []byte, tokens []request.Token) []byte {
+	dst = append(dst, ": ids "...)
+	for i := range tokens {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = strconv.AppendInt(dst, int64(tokens[i].ID), 10)
+	}
+	return append(dst, '\n', '\n')
+}
+
+// end writes the usage chunk when asked for, and [DONE].
+func (st *streamer) end(o *runner.Output) error {
+	j := st.x.job
+	if j.wire.IncludeUsage {
+		if err := st.events.Data(st.chunks.AppendUsage(nil, j.usage(o.Usage))); err != nil {
+			return err
+		}
+	}
+	return st.events.Done()
+}
+
+// fail ends a stream that broke: an error event, no [DONE], and a connection
+// that ends in the middle of its encoding, so that no client takes the text for
+// complete.
+func (st *streamer) fail(err error) {
+	e := wireError(err)
+	st.x.ob.Status = e.Status
+	if st.x.r.Context().Err() != nil {
+		st.x.gone(err)
+		return
+	}
+	st.x.s.log.Warn("stream failed", "request_id", st.x.r.Header.Get(openai.HeaderRequestID), "status", e.Status, "error", err)
+	_ = st.events.Error(e)
+	panic(http.ErrAbortHandler)
+}
