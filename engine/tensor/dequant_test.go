@@ -1,0 +1,80 @@
+package tensor
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"math"
+	"os"
+	"strings"
+	"testing"
+)
+
+func TestDequantizeAgreesWithPython(t *testing.T) {
+	text, err := os.ReadFile("testdata/dequant.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cases []struct {
+		Type        string
+		Raw, Values []byte
+	}
+	if err := json.Unmarshal(text, &cases); err != nil {
+		t.Fatal(err)
+	}
+	if len(cases) != len(dtypes)-1 {
+		t.Errorf("%d types, want %d", len(cases), len(dtypes)-1)
+	}
+	for _, c := range cases {
+		t.Run(c.Type, func(t *testing.T) {
+			h := Host{Name: "w", Shape: []int{len(c.Values) / 4}, Data: c.Raw}
+			for d := F32; d <= Q6_K; d++ {
+				if d.String() == c.Type {
+					h.DType = d
+				}
+			}
+			got := make([]float32, h.Elems())
+			if err := Dequantize(got, h); err != nil {
+				t.Fatal(err)
+			}
+			for i, x := range got {
+				want := math.Float32frombits(binary.LittleEndian.Uint32(c.Values[4*i:]))
+				if diff := math.Abs(float64(x - want)); diff > 1e-6*math.Abs(float64(want))+1e-6 || x != x {
+					t.Fatalf("element %d is %v, want %v", i, x, want)
+				}
+			}
+		})
+	}
+}
+
+func TestDequantizeErrors(t *testing.T) {
+	good := Host{Name: "w", DType: Q8_0, Shape: []int{1, 32}, Data: make([]byte, 34)}
+	short := good
+	short.Data = short.Data[:33]
+	unknown := good
+	unknown.DType = Invalid
+	for name, c := range map[string]struct {
+		h   Host
+		dst int
+	}{"data": {short, 32}, "type": {unknown, 32}, "destination": {good, 31}} {
+		if err := Dequantize(make([]float32, c.dst), c.h); err == nil || !strings.Contains(err.Error(), `"w"`) {
+			t.Errorf("%s: error %v", name, err)
+		}
+	}
+}
+
+func TestF16ToF32(t *testing.T) {
+	for bits, want := range map[uint16]float64{
+		0x0000: 0, 0x3c00: 1, 0xc000: -2, 0x7bff: 65504, 0x0400: math.Ldexp(1, -14), 0x0001: math.Ldexp(1, -24),
+		0x83ff: -math.Ldexp(1023, -24), 0x7c00: math.Inf(1), 0xfc00: math.Inf(-1), 0x3555: 0.333251953125,
+	} {
+		if got := F16ToF32(bits); float64(got) != want {
+			t.Errorf("%#04x is %v, want %v", bits, got, want)
+		}
+	}
+	if x := F16ToF32(0x7e00); x == x {
+		t.Error("0x7e00 is no NaN")
+	}
+	if x := F16ToF32(0x8000); !math.Signbit(float64(x)) {
+		t.Error("the sign of -0 is lost")
+	}
+}
