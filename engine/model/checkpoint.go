@@ -1,0 +1,153 @@
+package model
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"tandem/engine/tensor"
+)
+
+// Format names a kind of model file.
+type Format string
+
+// The formats that Open reads.
+const (
+	FormatGGUF        Format = "gguf"
+	FormatSafetensors Format = "safetensors" // a Hugging Face folder
+)
+
+// ErrNotModel occurs when a path holds nothing that Open can read.
+var ErrNotModel = errors.New("is not a model: expected a GGUF file or a folder with config.json and safetensors")
+
+// Checkpoint is an open model. Tensors are views of mapped files, valid until
+// Close. It is safe for concurrent readers.
+type Checkpoint struct {
+	Path      string // as given to Open, or the GGUF file found in that folder
+	Format    Format
+	Config    Config
+	Tokenizer TokenizerData
+
+	tensors []tensor.Host
+	index   map[string]int // by the file's own names
+	maps    []*mapping
+	f32     bool
+}
+
+// Has reports whether the checkpoint holds the tensor of a canonical name.
+func (c *Checkpoint) Has(name string) bool {
+	_, ok := c.index[c.fileName(name)]
+	return ok
+}
+
+// Tensor returns the tensor of a canonical name such as "blk.0.attn_q.weight"
+// and checks its shape. Errors name the tensor as the file does. A checkpoint
+// opened with AsF32 returns a fresh copy in F32 on each call.
+func (c *Checkpoint) Tensor(name string, shape ...int) (tensor.Host, error) {
+	fileName := c.fileName(name)
+	i, ok := c.index[fileName]
+	if !ok {
+		return tensor.Host{}, fmt.Errorf("tensor %q is missing", fileName)
+	}
+	h := c.tensors[i]
+	if !slices.Equal(h.Shape, shape) {
+		return tensor.Host{}, fmt.Errorf("tensor %q has shape %v, the model's configuration asks for %v", fileName, h.Shape, shape)
+	}
+	if err := h.Validate(); err != nil {
+		return tensor.Host{}, err
+	}
+	if c.f32 && h.DType != tensor.F32 {
+		return toF32(h)
+	}
+	return h, nil
+}
+
+func (c *Checkpoint) fileName(name string) string {
+	if c.Format == FormatSafetensors {
+		name = hfName(name)
+		if _, ok := c.index[name]; !ok {
+			// Folders saved without the language-model head lack the prefix.
+			if short, found := cutModel(name); found {
+				if _, ok := c.index[short]; ok {
+					return short
+				}
+			}
+		}
+	}
+	return name
+}
+
+func cutModel(name string) (string, bool) {
+	const prefix = "model."
+	if len(name) > len(prefix) && name[:len(prefix)] == prefix {
+		return name[len(prefix):], true
+	}
+	return name, false
+}
+
+// toF32 decodes row by row, so that only one row exists twice.
+func toF32(h tensor.Host) (tensor.Host, error) {
+	out := tensor.Host{Name: h.Name, DType: tensor.F32, Shape: h.Shape, Data: make([]byte, 4*h.Elems())}
+	row := make([]float32, h.Cols())
+	one := tensor.Host{Name: h.Name, DType: h.DType, Shape: []int{1, h.Cols()}}
+	for i := range h.Rows() {
+		one.Data = h.Row(i)
+		if err := tensor.Dequantize(row, one); err != nil {
+			return out, err
+		}
+		dst := out.Data[4*i*len(row):]
+		for j, x := range row {
+			binary.LittleEndian.PutUint32(dst[4*j:], math.Float32bits(x))
+		}
+	}
+	return out, nil
+}
+
+// Tensors lists all tensors with the file's own names, types and bytes: GGUF in
+// file order, folders by name. The slice and the data must not be changed.
+func (c *Checkpoint) Tensors() []tensor.Host { return c.tensors }
+
+// Params returns the number of weights.
+func (c *Checkpoint) Params() int {
+	n := 0
+	for _, t := range c.tensors {
+		n += t.Elems()
+	}
+	return n
+}
+
+// Bytes returns the stored size of all tensors.
+func (c *Checkpoint) Bytes() int {
+	n := 0
+	for _, t := range c.tensors {
+		n += len(t.Data)
+	}
+	return n
+}
+
+// F32 reports whether tensors are handed out decoded (option AsF32).
+func (c *Checkpoint) F32() bool { return c.f32 }
+
+// Close unmaps the files. Tensors must not be used afterwards; calling it twice
+// is harmless.
+func (c *Checkpoint) Close() error {
+	var errs []error
+	for _, m := range c.maps {
+		errs = append(errs, m.close())
+	}
+	c.maps, c.tensors, c.index = nil, nil, nil
+	return errors.Join(errs...)
+}
+
+func (c *Checkpoint) add(tensors []tensor.Host) error {
+	for _, t := range tensors {
+		if _, dup := c.index[t.Name]; dup {
+			return fmt.Errorf("tensor %q occurs in two shards", t.Name)
+		}
+		c.index[t.Name] = len(c.tensors)
+		c.tensors = append(c.tensors, t)
+	}
+	return nil
+}

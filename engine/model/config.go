@@ -1,0 +1,106 @@
+package model
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"tandem/engine/tensor"
+)
+
+// Config is a model's architecture, as far as the engine needs it, read from
+// GGUF metadata or from config.json.
+type Config struct {
+	Arch    string // one of Architectures
+	Name    string // what the file calls the model; may be empty
+	Layers  int
+	Hidden  int // width of the residual stream
+	Heads   int // query heads
+	KVHeads int // key and value heads; divides Heads
+	HeadDim int
+	Inter   int // width of the gated MLP
+	Vocab   int // rows of the embedding table
+	Context int // positions the model can attend to exactly
+	Eps     float32
+	RoPE    RoPEConfig
+	Tied    bool // the output matrix is the embedding table
+	QKVBias bool
+	OutBias bool    // bias of the attention's output projection
+	QKNorm  bool    // RMSNorm on each query and key head
+	BOS     int32   // -1 when the file names none
+	EOS     []int32 // ids that end a generation, ascending; may be empty
+}
+
+// Architectures lists the values of Config.Arch that Build knows.
+var Architectures = []string{"llama", "mistral", "qwen2", "qwen3"}
+
+func unsupportedArch(arch string) error {
+	return fmt.Errorf("architecture %q is not supported (supported: %s)", arch, strings.Join(Architectures, ", "))
+}
+
+func knownArch(arch string) bool { return slices.Contains(Architectures, arch) }
+
+// Upper bounds that no real model reaches. They keep products of a lying
+// file's numbers within an int and allocations small.
+const (
+	maxLayers = 4096
+	maxWidth  = 1 << 24
+	maxHeads  = 1 << 14
+)
+
+// Validate reports the first impossible value by the name of its field.
+func (c *Config) Validate() error {
+	for _, f := range []struct {
+		name   string
+		v, max int
+	}{
+		{"layers", c.Layers, maxLayers},
+		{"hidden size", c.Hidden, maxWidth},
+		{"attention heads", c.Heads, maxHeads},
+		{"key/value heads", c.KVHeads, maxHeads},
+		{"head dimension", c.HeadDim, maxHeads},
+		{"intermediate size", c.Inter, maxWidth},
+		{"context length", c.Context, 1 << 30},
+	} {
+		if f.v < 1 || f.v > f.max {
+			return fmt.Errorf("%s is %d, want 1 to %d", f.name, f.v, f.max)
+		}
+	}
+	if c.Heads%c.KVHeads != 0 {
+		return fmt.Errorf("%d attention heads are no multiple of %d key/value heads", c.Heads, c.KVHeads)
+	}
+	if !(c.Eps > 0 && c.Eps < 1) {
+		return fmt.Errorf("RMSNorm epsilon is %v, want a value between 0 and 1", c.Eps)
+	}
+	if err := c.RoPE.validate(c.HeadDim); err != nil {
+		return err
+	}
+	if c.Vocab < 1 || c.Vocab > maxWidth {
+		return fmt.Errorf("vocabulary is %d, want 1 to %d", c.Vocab, maxWidth)
+	}
+	for _, id := range c.EOS {
+		if id < 0 || int(id) >= c.Vocab {
+			return fmt.Errorf("end-of-sequence id %d is outside the vocabulary of %d", id, c.Vocab)
+		}
+	}
+	return nil
+}
+
+// KVBytesPerToken returns the bytes of keys and values of one position over all
+// layers when the cache stores elements of type t.
+func (c *Config) KVBytesPerToken(t tensor.DType) int {
+	return c.Layers * 2 * c.KVHeads * c.HeadDim * t.GroupBytes()
+}
+
+func (c *Config) setEOS(ids []int32) {
+	slices.Sort(ids)
+	c.EOS = slices.Compact(ids)
+}
+
+// capWindow limits the context to a sliding window. Within one window sliding
+// and full attention are the same, so results stay exact.
+func (c *Config) capWindow(window int) {
+	if window > 0 && window < c.Context {
+		c.Context = window
+	}
+}

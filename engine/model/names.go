@@ -1,0 +1,40 @@
+package model
+
+import "strings"
+
+// The canonical tensor names are those of GGUF: they are short and one scheme
+// covers all architectures. A layer's tensors are "blk.N." plus a part.
+var hfNames = map[string]string{
+	"token_embd.weight":  "model.embed_tokens.weight",
+	"output_norm.weight": "model.norm.weight",
+	"output.weight":      "lm_head.weight",
+}
+
+var hfParts = map[string]string{
+	"attn_norm":   "input_layernorm",
+	"attn_q":      "self_attn.q_proj",
+	"attn_k":      "self_attn.k_proj",
+	"attn_v":      "self_attn.v_proj",
+	"attn_q_norm": "self_attn.q_norm",
+	"attn_k_norm": "self_attn.k_norm",
+	"attn_output": "self_attn.o_proj",
+	"ffn_norm":    "post_attention_layernorm",
+	"ffn_gate":    "mlp.gate_proj",
+	"ffn_up":      "mlp.up_proj",
+	"ffn_down":    "mlp.down_proj",
+}
+
+// hfName returns the name a Hugging Face folder uses for a canonical name, or
+// the name itself when there is none.
+func hfName(name string) string {
+	if n, ok := hfNames[name]; ok {
+		return n
+	}
+	fields := strings.Split(name, ".") // blk N part weight|bias
+	if len(fields) == 4 && fields[0] == "blk" {
+		if part, ok := hfParts[fields[2]]; ok {
+			return "model.layers." + fields[1] + "." + part + "." + fields[3]
+		}
+	}
+	return name
+}

@@ -1,0 +1,5 @@
+//go:build !race
+
+package tinymodel
+
+const raceEnabled = false

@@ -1,0 +1,160 @@
+"""Writes the tiny models of this folder and the logits that `transformers`
+computes for them in float32. Weights are random from fixed seeds.
+
+Run: python3 make.py (transformers==5.24.0, torch==2.15.0, gguf==0.19.0).
+For each model: NAME/ (a Hugging Face folder) or NAME.gguf, and NAME.json with
+token sequences and, base64 of little-endian float32, logits [tokens, vocab].
+"""
+import base64
+import json
+import pathlib
+import shutil
+
+import gguf
+import numpy as np
+import torch
+import transformers as tf
+
+here = pathlib.Path(__file__).parent
+VOCAB = 64
+BASE = dict(vocab_size=VOCAB, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, head_dim=32, max_position_embeddings=256, rms_norm_eps=1e-5, bos_token_id=1,
+            eos_token_id=2, attn_implementation="eager")
+LLAMA3 = dict(rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+              original_max_position_embeddings=64)
+YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=32)
+
+
+def build(seed, kind, **changes):
+    config_class, model_class = {
+        "llama": (tf.LlamaConfig, tf.LlamaForCausalLM), "mistral": (tf.MistralConfig, tf.MistralForCausalLM),
+        "qwen2": (tf.Qwen2Config, tf.Qwen2ForCausalLM), "qwen3": (tf.Qwen3Config, tf.Qwen3ForCausalLM),
+    }[kind]
+    model = model_class(config_class(**{**BASE, **changes})).eval()
+    g = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            noise = torch.randn(p.shape, generator=g)
+            if name.endswith("norm.weight"):
+                p.copy_(1 + 0.2 * noise)
+            elif name.endswith("bias"):
+                p.copy_(0.3 * noise)
+            elif "embed" in name or "lm_head" in name:
+                p.copy_(0.5 * noise)
+            else:
+                p.copy_(0.2 * noise)
+    model.generation_config.eos_token_id = [5, 2]
+    return model.float()
+
+
+def expect(name, model, seed):
+    rng = np.random.default_rng(seed)
+    out = []
+    for n in (48, 9, 1):
+        tokens = rng.integers(0, VOCAB, n).tolist()
+        with torch.no_grad():
+            logits = model(torch.tensor([tokens])).logits[0].numpy().astype("<f4")
+        out.append({"tokens": tokens, "logits": base64.b64encode(logits.tobytes()).decode()})
+    (here / f"{name}.json").write_text(json.dumps({"vocab": VOCAB, "sequences": out}, indent=1) + "\n")
+
+
+def folder(name, dtype, model, shard=None):
+    path = here / name
+    shutil.rmtree(path, ignore_errors=True)
+    kwargs = {"max_shard_size": shard} if shard else {}
+    model.to(dtype).save_pretrained(path, **kwargs)
+    # Loaded anew: casting the model would round its rotation frequencies too.
+    loaded = tf.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager")
+    expect(name, loaded.eval(), len(name))
+
+
+GGUF_NAMES = {
+    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
+    "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm", "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+}
+
+
+def gguf_name(name):
+    stem, end = name.rsplit(".", 1)
+    if stem.startswith("model.layers."):
+        _, _, n, part = stem.split(".", 3)
+        return f"blk.{n}.{GGUF_NAMES[part]}.{end}"
+    return GGUF_NAMES[stem] + "." + end
+
+
+def adjacent(w, heads):
+    """Rows of each head from halves (i, i+d/2) to neighbours (2i, 2i+1)."""
+    return w.reshape(heads, 2, w.shape[0] // heads // 2, -1).swapaxes(1, 2).reshape(w.shape)
+
+
+def write_gguf(name, model, types, divisors=None):
+    """types: quantisation types given to the matrices in turn."""
+    c, arch = model.config, model.config.model_type
+    w = gguf.GGUFWriter(here / f"{name}.gguf", arch)
+    w.add_name(name)
+    w.add_block_count(c.num_hidden_layers)
+    w.add_context_length(c.max_position_embeddings)
+    w.add_embedding_length(c.hidden_size)
+    w.add_feed_forward_length(c.intermediate_size)
+    w.add_head_count(c.num_attention_heads)
+    w.add_head_count_kv(c.num_key_value_heads)
+    w.add_key_length(c.head_dim)
+    w.add_value_length(c.head_dim)
+    w.add_layer_norm_rms_eps(c.rms_norm_eps)
+    w.add_rope_freq_base(10000.0)
+    w.add_tokenizer_model("gpt2")
+    w.add_tokenizer_pre("smollm")
+    w.add_token_list([f"t{i}" for i in range(VOCAB)])
+    w.add_token_types([3 if i < 3 else 1 for i in range(VOCAB)])
+    w.add_token_merges(["t 1", "t 2"])
+    w.add_bos_token_id(1)
+    w.add_eos_token_id(2)
+    w.add_add_bos_token(False)
+    w.add_chat_template("{{ messages[0].content }}")
+    if divisors is not None:
+        w.add_tensor("rope_freqs.weight", divisors)
+    turn = 0
+    params = dict(model.named_parameters())
+    for full, p in params.items():
+        x = p.detach().float().numpy()
+        heads = {"q_proj": c.num_attention_heads, "k_proj": c.num_key_value_heads}.get(full.split(".")[-2])
+        swap = arch == "llama" and heads
+        if swap:
+            x = adjacent(x, heads)
+        if x.ndim == 1:
+            w.add_tensor(gguf_name(full), x)
+            continue
+        t = types[turn % len(types)]
+        turn += 1
+        raw = gguf.quants.quantize(x, t)
+        w.add_tensor(gguf_name(full), raw, raw_dtype=t)
+        y = torch.from_numpy(gguf.quants.dequantize(raw, t).reshape(x.shape).copy())
+        if swap:
+            y = y.reshape(heads, -1, 2, x.shape[1]).transpose(1, 2).reshape(x.shape)
+        with torch.no_grad():
+            p.copy_(y)
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+    expect(name, model, len(name))
+
+
+Q = gguf.GGMLQuantizationType
+folder("llama-llama3", torch.float32, build(1, "llama", rope_parameters=LLAMA3))
+folder("llama-tied-linear", torch.bfloat16,
+       build(2, "llama", tie_word_embeddings=True, rope_parameters=dict(rope_type="linear", rope_theta=10000.0, factor=4.0)),
+       shard="40KB")
+folder("llama-bias-yarn", torch.bfloat16, build(3, "llama", attention_bias=True, rope_parameters=YARN))
+folder("mistral", torch.float16, build(4, "mistral", sliding_window=None))
+folder("qwen2-tied", torch.bfloat16, build(5, "qwen2", tie_word_embeddings=True))
+folder("qwen3", torch.bfloat16, build(6, "qwen3"))
+llama3 = build(7, "llama", rope_parameters=LLAMA3)
+plain = 10000.0 ** -(np.arange(0, 32, 2) / 32)
+write_gguf("gguf-llama3", llama3, [Q.F16, Q.BF16], (plain / llama3.model.rotary_emb.inv_freq.numpy()).astype(np.float32))
+write_gguf("gguf-llama-quant", build(8, "llama", tie_word_embeddings=True), [Q.Q8_0, Q.Q4_0, Q.Q4_1, Q.Q5_0, Q.Q5_1])
+write_gguf("gguf-qwen2", build(9, "qwen2"), [Q.Q8_0])
+write_gguf("gguf-qwen3", build(10, "qwen3", tie_word_embeddings=True), [Q.Q8_0, Q.F32])
