@@ -162,7 +162,7 @@ func (b *Backend) AddLinear(x, in tensor.Buffer, w tensor.Matrix, bias tensor.Ve
 	m, err := b.matrix(op, w, false)
 	v, err1 := b.vector(op, "bias", bias, m.Rows, true)
 	b.record(kernels.Op{Kind: kernels.AddLinear, In: int(in), Out: int(x), W: m, Bias: v},
-		err, err1, b.buffer(op, "input", in, m.Cols), b.buffer(op, "output", x, m.Rows), distinct(op, in, x))
+		distinct(op, in, x), err, err1, b.buffer(op, "input", in, m.Cols), b.buffer(op, "output", x, m.Rows))
 }
 
 // GatedMLP sets out [inter] to silu(gate(n))*up(n), n the RMSNorm of x.
