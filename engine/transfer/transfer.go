@@ -10,6 +10,9 @@ import (
 	"tandem/engine/blockhash"
 )
 
+// Hash is a block's place in the hash chain; the byte paths use it by this name.
+type Hash = blockhash.Hash
+
 // ID names one hand-over: the attempt's disagg_request_id.
 type ID int64
 
@@ -134,7 +137,7 @@ type Pull struct {
 // PullEvent is what the byte path reports about a pull, through the driver's inbox.
 type PullEvent struct {
 	ID       ID
-	Progress int  // verified blocks so far, from the start of Dst
+	Progress int  // blocks so far, from the start of Dst, that were checked and surely read under a live lease
 	Done     bool // the pull ended and touches no block any more
 	OK       bool // with Done: the ctx side confirmed the epoch
 	Code     string

@@ -1,0 +1,385 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"tandem/engine/transfer"
+)
+
+const frameBytes = 1024 + frameHeaderBytes
+
+// faultyData makes a puller whose byte path connections are wrapped.
+func faultyData(t *testing.T, o *owner, cfg Config, wrap func(net.Conn) net.Conn) *gen {
+	nw := &network{wrap: func(_ int, addr string, c net.Conn) (net.Conn, error) {
+		if addr == o.dataAddr() {
+			c = wrap(c)
+		}
+		return c, nil
+	}}
+	cfg.NoLocal, cfg.Dial = true, nw.dial
+	return newGen(t, cfg, newPool(16, 1024))
+}
+
+func TestCutByteWay(t *testing.T) {
+	o := newOwner(t, Config{NoLocal: true}, newPool(16, 1024).fill(2))
+	id := transfer.ID(0)
+	for _, limit := range []int{1, frameHeaderBytes, frameHeaderBytes + 1, frameBytes, 3*frameBytes + 500, 16*frameBytes - 1} {
+		id++
+		g := faultyData(t, o, Config{}, func(c net.Conn) net.Conn { return &faultyConn{Conn: c, limit: limit} })
+		g.pullTo(o.offer(id, 0, 16), 0, 0)
+		e := g.final(t, id)
+		checkFailed(t, e, CodeFailed, "frame")
+		if e.Progress != limit/frameBytes {
+			t.Errorf("cut at %d: %d blocks verified, want %d", limit, e.Progress, limit/frameBytes)
+		}
+		checkBlocks(t, o.mem, 0, g.mem, 0, e.Progress)
+		if d := next[transfer.Detach](t, o); d.ID != id {
+			t.Errorf("detach %+v", d)
+		}
+	}
+}
+
+func TestCorruptFrames(t *testing.T) {
+	o := newOwner(t, Config{NoLocal: true}, newPool(16, 1024).fill(2))
+	id := transfer.ID(0)
+	// In a header's every field, and in payloads.
+	for _, flip := range []int{1, 5, 9, 11, 13, 17, 30, 4*frameBytes + 2, 4*frameBytes + 18, 5*frameBytes - 1} {
+		id++
+		g := faultyData(t, o, Config{}, func(c net.Conn) net.Conn { return &faultyConn{Conn: c, flip: flip} })
+		g.pullTo(o.offer(id, 0, 16), 0, 0)
+		e := g.final(t, id)
+		checkFailed(t, e, CodeFailed, "corrupt")
+		if e.Progress != flip/frameBytes {
+			t.Errorf("flip at %d: %d blocks verified", flip, e.Progress)
+		}
+		checkBlocks(t, o.mem, 0, g.mem, 0, e.Progress)
+	}
+}
+
+func TestSilentByteWayTimesOut(t *testing.T) {
+	o := newOwner(t, Config{NoLocal: true}, newPool(16, 1024))
+	block := make(chan struct{})
+	o.mem.onBlock = func(id int32) {
+		if id == 6 {
+			<-block
+		}
+	}
+	g := newGen(t, Config{NoLocal: true, IdleTimeout: 50 * time.Millisecond}, newPool(16, 1024))
+	g.pullTo(o.offer(1, 0, 16), 0, 0)
+	e := g.final(t, 1)
+	close(block)
+	checkFailed(t, e, CodeTimeout, "frame 6")
+	if e.Progress != 6 {
+		t.Errorf("%d verified", e.Progress)
+	}
+}
+
+// A puller that reads a few bytes at a time gets everything.
+func TestSlowPuller(t *testing.T) {
+	o := newOwner(t, Config{NoLocal: true}, newPool(16, 1024).fill(2))
+	g := faultyData(t, o, Config{}, func(c net.Conn) net.Conn { return &faultyConn{Conn: c, most: 7} })
+	g.pullTo(o.offer(1, 0, 16), 0, 0)
+	checkOK(t, g.final(t, 1), 16)
+	checkBlocks(t, o.mem, 0, g.mem, 0, 16)
+}
+
+// One puller that does not read must not hold up another.
+func TestSlowPullerDoesNotStallOthers(t *testing.T) {
+	const blocks, size = 32, 1 << 20
+	o := newOwner(t, Config{NoLocal: true}, newPool(blocks, size).fill(1))
+	lend := func(id transfer.ID, n int) transfer.Handle {
+		h := o.offer(id, 0, n)
+		h.Layout, h.PromptTokens, h.Hashes = bigLayout, n*bigLayout.BlockTokens, nil
+		return h
+	}
+	unblock, stuck := make(chan struct{}), make(chan struct{}, 1)
+	nw := &network{wrap: func(_ int, addr string, c net.Conn) (net.Conn, error) {
+		if addr == o.dataAddr() {
+			c = &faultyConn{Conn: c, pause: func(at int) {
+				if at > size {
+					offer(stuck, struct{}{})
+					<-unblock
+				}
+			}}
+		}
+		return c, nil
+	}}
+	slow := newGen(t, Config{NoLocal: true, Dial: nw.dial}, newPool(blocks, size))
+	slow.pullTo(lend(1, blocks), 0, 0)
+	<-stuck
+	fast := newGen(t, Config{NoLocal: true}, newPool(4, size))
+	fast.pullTo(lend(2, 4), 0, 0)
+	checkOK(t, fast.final(t, 2), 4)
+	close(unblock)
+	checkOK(t, slow.final(t, 1), blocks)
+}
+
+func TestOwnerDiesWhilePulling(t *testing.T) {
+	for _, phase := range []string{"attach", "data", "done"} {
+		t.Run(phase, func(t *testing.T) {
+			o := newOwner(t, Config{NoLocal: true}, newPool(16, 1024))
+			die := make(chan struct{})
+			switch phase {
+			case "attach":
+				o.onAttach = func(transfer.Attach) bool { close(die); return false }
+			case "data":
+				o.mem.onBlock = func(id int32) {
+					if id == 3 {
+						close(die)
+						<-o.srv.session(1).ended
+					}
+				}
+			case "done":
+				o.onDone = func(transfer.Done) bool { close(die); return false }
+			}
+			g := newGen(t, Config{NoLocal: true}, newPool(16, 1024))
+			g.pullTo(o.offer(1, 0, 16), 0, 0)
+			<-die
+			o.srv.Close()
+			checkFailed(t, g.final(t, 1), CodeFailed, "")
+		})
+	}
+}
+
+func TestAttachIsTriedTwice(t *testing.T) {
+	o := newOwner(t, Config{NoLocal: true}, newPool(16, 1024).fill(4))
+	refuse := errors.New("no route")
+	for name, first := range map[string]func(net.Conn) (net.Conn, error){
+		"dial fails":  func(c net.Conn) (net.Conn, error) { _ = c.Close(); return nil, refuse },
+		"cut at once": func(c net.Conn) (net.Conn, error) { return &faultyConn{Conn: c, limit: 1}, nil },
+		"mute": func(c net.Conn) (net.Conn, error) {
+			a, b := net.Pipe()
+			go func() {
+				_, _ = b.Read(make([]byte, 1<<16)) // and no answer, ever
+				_ = c.Close()
+			}()
+			return a, nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			nw := &network{wrap: func(n int, addr string, c net.Conn) (net.Conn, error) {
+				if addr == o.controlAddr() && n == 1 {
+					return first(c)
+				}
+				return c, nil
+			}}
+			g := newGen(t, Config{NoLocal: true, Dial: nw.dial, AttachTimeout: 200 * time.Millisecond}, newPool(16, 1024))
+			h := o.offer(1, 0, 16)
+			g.pullTo(h, 0, 0)
+			checkOK(t, g.final(t, 1), 16)
+		})
+	}
+}
+
+func TestAttachGivesUp(t *testing.T) {
+	bothPaths(t, func(t *testing.T, cfg Config) {
+		o := newOwner(t, cfg, newPool(16, 1024))
+		var attaches atomic.Int32
+		o.onAttach = func(transfer.Attach) bool { attaches.Add(1); return false }
+		cfg.AttachTimeout = 30 * time.Millisecond
+		g := newGen(t, cfg, newPool(16, 1024))
+		g.pullTo(o.offer(1, 0, 16), 0, 0)
+		checkFailed(t, g.final(t, 1), CodeTimeout, "twice")
+		if n := attaches.Load(); n != 2 {
+			t.Errorf("%d ATTACHes", n)
+		}
+		for range 2 {
+			next[transfer.Detach](t, o)
+		}
+	})
+}
+
+// PROGRESS from a live owner keeps an ATTACH waiting beyond its limit.
+func TestProgressExtendsAttach(t *testing.T) {
+	bothPaths(t, func(t *testing.T, cfg Config) {
+		o := newOwner(t, cfg, newPool(16, 1024).fill(1))
+		peers := make(chan transfer.Attach, 1)
+		o.onAttach = func(a transfer.Attach) bool { peers <- a; return false }
+		cfg.AttachTimeout = 300 * time.Millisecond
+		g := newGen(t, cfg, newPool(16, 1024))
+		g.pullTo(o.offer(1, 0, 16), 0, 0)
+		a := <-peers
+		tick := time.NewTicker(50 * time.Millisecond)
+		defer tick.Stop()
+		for range 10 {
+			<-tick.C
+			o.Progress(a.Peer, 0)
+		}
+		o.answer(a)
+		checkOK(t, g.final(t, 1), 16)
+	})
+}
+
+// TestStop ends a pull in each phase. Writing the blocks after the final event
+// lets the race detector see a pull that is not quiet.
+func TestStop(t *testing.T) {
+	bothPaths(t, func(t *testing.T, cfg Config) {
+		for _, phase := range []string{"start", "attach", "data", "done"} {
+			t.Run(phase, func(t *testing.T) {
+				o := newOwner(t, cfg, newPool(16, 1024))
+				g := newGen(t, cfg, newPool(16, 1024))
+				reached, passed := make(chan struct{}), make(chan struct{})
+				pause := func() { close(reached); <-passed }
+				switch phase {
+				case "start":
+					close(reached)
+				case "attach":
+					o.onAttach = func(transfer.Attach) bool { pause(); return false }
+				case "data":
+					o.mem.onBlock = func(id int32) {
+						if id == 7 {
+							pause()
+						}
+					}
+				case "done":
+					o.onDone = func(transfer.Done) bool { pause(); return false }
+				}
+				g.pullTo(o.offer(1, 0, 16), 0, 0)
+				<-reached
+				g.Stop(1)
+				inPull := phase == "data" && !cfg.NoLocal
+				if inPull {
+					close(passed) // the copy runs in the pull's own goroutine
+				}
+				e := g.final(t, 1)
+				if !inPull {
+					close(passed)
+				}
+				for _, b := range g.mem.data {
+					clear(b)
+				}
+				if phase == "start" && e.OK {
+					return
+				}
+				checkFailed(t, e, CodeCancelled, "stopped")
+				g.Stop(1)
+				if phase == "data" && e.Progress > 8 { // the eighth was being copied
+					t.Errorf("%d verified", e.Progress)
+				}
+				if phase != "start" {
+					if d := next[transfer.Detach](t, o); d.ID != 1 {
+						t.Errorf("detach %+v", d)
+					}
+				}
+				g.quiet(t)
+			})
+		}
+	})
+}
+
+// A pull that ended well leaves no Detach behind.
+func TestNoDetachAfterDone(t *testing.T) {
+	bothPaths(t, func(t *testing.T, cfg Config) {
+		o := newOwner(t, cfg, newPool(16, 1024))
+		g := newGen(t, cfg, newPool(16, 1024))
+		g.pullTo(o.offer(1, 0, 16), 0, 0)
+		checkOK(t, g.final(t, 1), 16)
+		g.Close()
+		o.srv.Close()
+		close(o.got)
+		for m := range o.got {
+			if d, ok := m.(transfer.Detach); ok {
+				t.Errorf("%+v", d)
+			}
+		}
+		if len(o.srv.sessions) != 0 || len(o.srv.tokens) != 0 || len(o.srv.conns) != 0 {
+			t.Errorf("left: %d sessions, %d tokens, %d connections", len(o.srv.sessions), len(o.srv.tokens), len(o.srv.conns))
+		}
+	})
+}
+
+func TestKeepAlive(t *testing.T) {
+	bothPaths(t, func(t *testing.T, cfg Config) {
+		cfg.Key = []byte("k")
+		o := newOwner(t, cfg, newPool(16, 1024))
+		g := newGen(t, cfg, newPool(16, 1024))
+		h := o.offer(1, 0, 16)
+		h.Lease = 30 * time.Millisecond
+		g.KeepAlive(h, 0)
+		g.KeepAlive(h, 0) // the second is the first
+		for range 3 {
+			if k := next[transfer.KeepAlive](t, o); k.ID != 1 || k.Epoch != 7 {
+				t.Fatalf("keep-alive %+v", k)
+			}
+		}
+		// Attached, the pull's own stream goes on renewing.
+		attached := make(chan transfer.Attach, 1)
+		o.mu.Lock()
+		o.onAttach = func(a transfer.Attach) bool { attached <- a; return false }
+		o.mu.Unlock()
+		g.pullTo(h, 0, 0)
+		a := <-attached
+		done := make(chan transfer.Done, 1)
+		o.mu.Lock()
+		o.onDone = func(d transfer.Done) bool { done <- d; return false }
+		o.mu.Unlock()
+		o.answer(a)
+		d := <-done
+		o.DoneReply(transfer.DoneReply{Peer: d.Peer, ID: 1, OK: true})
+		checkOK(t, g.final(t, 1), 16)
+		if len(g.beats) != 0 || len(g.pulls) != 0 {
+			t.Errorf("%d beats and %d pulls left", len(g.beats), len(g.pulls))
+		}
+		// Limited, and stopped.
+		g.KeepAlive(h, time.Nanosecond)
+		h.ID = 2
+		g.KeepAlive(h, 0)
+		g.Stop(2)
+	})
+}
+
+// While attached and waiting, the lease is renewed on the same stream.
+func TestKeepAliveWhileAttached(t *testing.T) {
+	o := newOwner(t, Config{NoLocal: true}, newPool(16, 1024))
+	block := make(chan struct{})
+	o.mem.onBlock = func(id int32) {
+		if id == 3 {
+			<-block
+		}
+	}
+	g := newGen(t, Config{NoLocal: true}, newPool(16, 1024))
+	h := o.offer(1, 0, 16)
+	h.Lease = 30 * time.Millisecond
+	g.pullTo(h, 0, 0)
+	for range 4 { // the first may be for bytes sent
+		next[transfer.KeepAlive](t, o)
+	}
+	close(block)
+	checkOK(t, g.final(t, 1), 16)
+}
+
+func TestKeepAliveOutlivesABrokenPeer(t *testing.T) {
+	nw := &network{wrap: func(n int, _ string, c net.Conn) (net.Conn, error) {
+		if n == 1 {
+			_ = c.Close()
+			return nil, errors.New("no route")
+		}
+		return c, nil
+	}}
+	o := newOwner(t, Config{NoLocal: true}, newPool(16, 1024))
+	g := newGen(t, Config{NoLocal: true, Dial: nw.dial}, newPool(16, 1024))
+	h := o.offer(1, 0, 16)
+	h.Lease = 30 * time.Millisecond
+	g.KeepAlive(h, 0)
+	next[transfer.KeepAlive](t, o)
+}
+
+func TestStopWhileDialling(t *testing.T) {
+	dialling := make(chan struct{}, 2)
+	dial := func(ctx context.Context, _ string) (net.Conn, error) {
+		dialling <- struct{}{}
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	o := newOwner(t, Config{NoLocal: true}, newPool(16, 1024))
+	g := newGen(t, Config{NoLocal: true, Dial: dial}, newPool(16, 1024))
+	g.pullTo(o.offer(1, 0, 16), 0, 0)
+	<-dialling
+	g.Stop(1)
+	checkFailed(t, g.final(t, 1), CodeCancelled, "stopped")
+}

@@ -1,0 +1,229 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"tandem/engine/transfer"
+	pb "tandem/engine/transfer/transferpb"
+)
+
+// Codes of a failed PullEvent, the engine's error codes for these cases.
+const (
+	CodeCancelled = "cancelled"
+	CodeTimeout   = "transfer_timeout"
+	CodeFailed    = "transfer_failed"
+	CodeLayout    = "layout_mismatch"
+	CodeUnknown   = "unknown_transfer"
+)
+
+// pullError is why a pull failed, with the code it is reported under.
+type pullError struct {
+	code   string
+	reason string
+}
+
+func (e *pullError) Error() string { return e.reason }
+
+func errTimeout(reason string) error { return &pullError{code: CodeTimeout, reason: reason} }
+
+var (
+	errStopped = &pullError{code: CodeCancelled, reason: "stopped"}
+	errClosed  = &pullError{code: CodeCancelled, reason: "the worker is shutting down"}
+	errStale   = &pullError{code: CodeFailed, reason: "stale: the lease ended before the pull was confirmed"}
+)
+
+// Puller fetches blocks for one rank. Its methods may be called from any
+// goroutine and never wait for a peer, except Close.
+type Puller struct {
+	cfg      Config
+	memory   transfer.Memory
+	events   func(transfer.PullEvent)
+	controls controls
+	data     dataPool
+
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	wg     sync.WaitGroup
+
+	mu    sync.Mutex
+	pulls map[transfer.ID]context.CancelCauseFunc
+	beats map[transfer.ID]context.CancelCauseFunc
+}
+
+// NewPuller returns a puller that writes blocks of memory and reports to events,
+// which is called from many goroutines and must not block. It needs no server.
+func NewPuller(cfg Config, memory transfer.Memory, events func(transfer.PullEvent)) *Puller {
+	cfg.setDefaults()
+	p := &Puller{
+		cfg: cfg, memory: memory, events: events,
+		pulls: map[transfer.ID]context.CancelCauseFunc{},
+		beats: map[transfer.ID]context.CancelCauseFunc{},
+	}
+	p.ctx, p.cancel = context.WithCancelCause(context.Background())
+	dial := func(ctx context.Context, addr string) (net.Conn, error) { return cfg.Dial(ctx, addr) }
+	p.controls = controls{dial: dial, conns: map[string]*control{}}
+	p.data = dataPool{dial: dial, idle: map[string][]*idleConn{}}
+	return p
+}
+
+// Start begins a pull; a KeepAlive of the same transfer ends. Every Start is
+// answered by exactly one PullEvent with Done set.
+func (p *Puller) Start(pull transfer.Pull) {
+	id := pull.Handle.ID
+	ctx, cancel := context.WithCancelCause(p.ctx)
+	p.mu.Lock()
+	beat, running, closed := p.beats[id], p.pulls[id] != nil, p.ctx.Err() != nil
+	delete(p.beats, id)
+	if !running && !closed {
+		p.pulls[id] = cancel
+		p.wg.Add(1)
+	}
+	p.mu.Unlock()
+	if beat != nil {
+		beat(errStopped)
+	}
+	switch {
+	case closed:
+		cancel(nil)
+		p.events(failed(id, 0, errClosed))
+	case running:
+		cancel(nil)
+		p.events(failed(id, 0, fmt.Errorf("transfer %d is being pulled already", id)))
+	default:
+		go p.run(ctx, cancel, pull)
+	}
+}
+
+// Stop ends a pull, or a KeepAlive, early. The pull still reports its end, and
+// its blocks may be written until it does. Unknown ids are ignored.
+func (p *Puller) Stop(id transfer.ID) {
+	p.mu.Lock()
+	pull, beat := p.pulls[id], p.beats[id]
+	delete(p.beats, id)
+	p.mu.Unlock()
+	if pull != nil {
+		pull(errStopped)
+	}
+	if beat != nil {
+		beat(errStopped)
+	}
+}
+
+// Close stops every pull, waits for their ends and closes all connections.
+func (p *Puller) Close() {
+	p.mu.Lock() // no wg.Add after this
+	p.cancel(errClosed)
+	p.mu.Unlock()
+	p.wg.Wait()
+	p.controls.close()
+	p.data.close()
+}
+
+// run is the life of one pull.
+func (p *Puller) run(ctx context.Context, cancel context.CancelCauseFunc, order transfer.Pull) {
+	defer p.wg.Done()
+	pl := &pull{p: p, ctx: ctx, order: order}
+	err := pl.run()
+	cancel(nil)
+	id := order.Handle.ID
+	p.mu.Lock()
+	delete(p.pulls, id)
+	p.mu.Unlock()
+	if err != nil {
+		p.cfg.Logger.Debug("pull failed", "transfer_id", int64(id), "verified", pl.verified, "error", err)
+		p.events(failed(id, pl.verified, err))
+		return
+	}
+	p.events(transfer.PullEvent{ID: id, Progress: pl.verified, Done: true, OK: true})
+}
+
+func failed(id transfer.ID, verified int, err error) transfer.PullEvent {
+	code := CodeFailed
+	var pe *pullError
+	if errors.As(err, &pe) {
+		code = pe.code
+	}
+	return transfer.PullEvent{ID: id, Progress: verified, Done: true, Code: code, Reason: err.Error()}
+}
+
+// KeepAlive renews a lease every third of its length while its request waits,
+// until Start or Stop of the transfer, or for limit if that is not 0. A peer
+// that cannot be reached is tried again at the next beat.
+func (p *Puller) KeepAlive(h transfer.Handle, limit time.Duration) {
+	ctx, cancel := context.WithCancelCause(p.ctx)
+	if limit > 0 {
+		timer := time.AfterFunc(limit, func() { cancel(errTimeout("keep-alive limit")) })
+		context.AfterFunc(ctx, func() { timer.Stop() })
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ctx.Err() != nil || p.beats[h.ID] != nil || p.pulls[h.ID] != nil {
+		cancel(nil)
+		return
+	}
+	p.beats[h.ID] = cancel
+	p.wg.Add(1)
+	go p.beat(ctx, cancel, h)
+}
+
+// beat sends KEEPALIVEs on a stream of their own.
+func (p *Puller) beat(ctx context.Context, cancel context.CancelCauseFunc, h transfer.Handle) {
+	defer p.wg.Done()
+	defer cancel(nil)
+	tick := time.NewTicker(beatEvery(h.Lease))
+	defer tick.Stop()
+	var l *link
+	for {
+		select {
+		case <-ctx.Done():
+			p.mu.Lock()
+			// A later KeepAlive of the same id may have taken the place.
+			if context.Cause(ctx) != error(errStopped) {
+				delete(p.beats, h.ID)
+			}
+			p.mu.Unlock()
+			if l != nil {
+				l.close("")
+			}
+			return
+		case <-tick.C:
+			l = p.sendBeat(ctx, l, &h)
+		}
+	}
+}
+
+// sendBeat sends one KEEPALIVE over l, or over a new link. nil after a failure.
+func (p *Puller) sendBeat(ctx context.Context, l *link, h *transfer.Handle) *link {
+	if l != nil && l.ctx.Err() != nil {
+		l.close("")
+		l = nil
+	}
+	var err error
+	if l == nil {
+		if l, err = p.openLink(ctx, h, false); err != nil {
+			p.cfg.Logger.Debug("keep-alive", "transfer_id", int64(h.ID), "error", err)
+			return nil
+		}
+	}
+	if err = l.send(p.keepAlive(h, h.Epoch)); err != nil {
+		p.cfg.Logger.Debug("keep-alive", "transfer_id", int64(h.ID), "error", err)
+		l.close("")
+		return nil
+	}
+	return l
+}
+
+func (p *Puller) keepAlive(h *transfer.Handle, epoch uint32) *pb.PullerMessage {
+	return &pb.PullerMessage{Kind: &pb.PullerMessage_KeepAlive{KeepAlive: &pb.KeepAlive{
+		Id: int64(h.ID), Incarnation: h.Incarnation, Rank: uint32(h.Rank), Epoch: epoch,
+		Mac: sign(p.cfg.Key, purposeKeepAlive, h.ID, h.Incarnation),
+	}}}
+}
+
+// beatEvery is a third of a lease, but never a busy loop.
+func beatEvery(lease time.Duration) time.Duration { return max(lease/3, 10*time.Millisecond) }
