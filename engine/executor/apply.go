@@ -53,7 +53,7 @@ func (c *Core) Apply(now time.Duration, r Result) {
 func (c *Core) commit(s *sequence) {
 	b := c.cfg.BlockTokens
 	full := s.Computed / b
-	if !c.cfg.BlockReuse || full <= s.committed {
+	if !c.cfg.BlockReuse || s.private || full <= s.committed {
 		s.committed = max(s.committed, full)
 		return
 	}

@@ -17,11 +17,11 @@ func (c *Core) Plan(now time.Duration) *Batch {
 	c.expire(now)
 	for c.fatal == nil {
 		p := c.sch.Schedule(c.limits())
+		c.carryOut(p)
 		if len(p.Rows) == 0 && c.suspects > 0 {
 			c.trustAll() // what is suspect cannot run: do not stall the others
 			continue
 		}
-		c.carryOut(p)
 		if len(p.Rows) > 0 {
 			c.stuck = 0
 			return c.build(p)

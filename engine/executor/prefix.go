@@ -42,18 +42,18 @@ func (p prefix) Use(q *scheduler.Seq, m scheduler.Match) {
 	if m.Tokens > 0 {
 		c.kv.BeginCopy(m.From)
 	}
-	s.committed = len(m.Blocks)
+	s.committed, s.private = len(m.Blocks), false
 }
 
 // Expect implements scheduler.Prefix.
 func (p prefix) Expect(q *scheduler.Seq, n int) {
-	c := p.c
-	if !c.cfg.BlockReuse || !c.cfg.ShareInPass {
+	c, s := p.c, p.c.slots[q.Slot]
+	if !c.cfg.BlockReuse || !c.cfg.ShareInPass || s.private {
 		return
 	}
 	b := c.cfg.BlockTokens
 	full := (q.Computed + n) / b
-	chain := c.slots[q.Slot].chain(full, b)
+	chain := s.chain(full, b)
 	for i := q.Computed / b; i < full; i++ {
 		c.kv.Expect(q.Table[i], chain[i])
 	}

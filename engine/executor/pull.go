@@ -144,8 +144,9 @@ func (c *Core) pullFailed(s *sequence, e transfer.PullEvent) {
 		good = s.pull.have // the ctx worker may have overwritten what was read
 	}
 	s.Computed = min(good*b, s.Offered)
-	// What came without confirmation is used by this request, but never shared.
-	s.committed = s.Computed / b
+	// What came without confirmation, and what is computed from it, is used by
+	// this request but never shared.
+	s.private = good > s.pull.have
 	if c.enter(s, request.Prefill) {
 		c.goOn(s)
 	}

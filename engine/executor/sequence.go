@@ -27,6 +27,7 @@ type sequence struct {
 	tokens    []int32          // prompt, then output
 	hashes    []blockhash.Hash // chain of the full blocks of tokens, as far as needed yet
 	committed int              // leading blocks that are shared or in the index
+	private   bool             // rests on unconfirmed K and V: nothing more is committed
 	max       int              // output tokens allowed, clamped to the context length
 	emitted   int              // output tokens that counted and were shown
 	cached    int              // prompt tokens that the first prefill did not compute

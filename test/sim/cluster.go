@@ -1,0 +1,256 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"tandem/engine/executor"
+	"tandem/engine/request"
+	"tandem/engine/transfer"
+)
+
+// Net says how the fake network treats messages.
+type Net struct {
+	MaxDelay   time.Duration // each message takes 0..MaxDelay
+	Lose       float64       // probability
+	Repeat     float64
+	BlockTime  time.Duration // to move one block
+	Deaf       bool          // keep-alives, data as one too, do not arrive
+	ReadOn     bool          // the ctx worker goes on serving after the lease ended
+	StopTime   time.Duration // from StopPull until the byte path is quiet
+	AttachTime time.Duration // the byte path gives up on an answer after this
+}
+
+// Session is one client request that is split over both workers.
+type Session struct {
+	Prompt    []int32
+	MaxTokens int
+	Salt      string
+	Sampling  request.Sampling
+	ID        request.ID
+	Ctx, Gen  *Track
+	NoGen     bool // the frontend is gone: no gen leg follows
+	Emitted   bool // the frontend shows the first token itself
+	cancelled bool
+}
+
+// Tokens returns what the client got over both legs.
+func (s *Session) Tokens() []int32 {
+	var out []int32
+	if s.Ctx != nil && (s.Gen == nil || s.Emitted) {
+		out = append(out, s.Ctx.Tokens...)
+	}
+	if s.Gen != nil {
+		out = append(out, s.Gen.Tokens...)
+	}
+	return out
+}
+
+// Cluster is one ctx and one gen worker, a network and a clock. Ctx and Gen may
+// be the same mixed worker.
+type Cluster struct {
+	Now      time.Duration
+	Ctx, Gen *Worker
+	Net      Net
+	Step     time.Duration // what a launched step takes
+	Sessions []*Session
+	Moved    int // blocks moved by pulls
+
+	rng     *rand.Rand
+	events  []event
+	number  uint64
+	serving map[transfer.ID]bool
+	pulls   map[transfer.ID]*puller
+	peers   transfer.Peer
+	err     error
+}
+
+type event struct {
+	at time.Duration
+	n  uint64
+	do func()
+}
+
+// NewCluster makes a cluster whose network is driven by seed.
+func NewCluster(ctx, gen *Worker, seed uint64) *Cluster {
+	c := &Cluster{
+		Ctx: ctx, Gen: gen, Step: 10 * time.Millisecond, rng: rand.New(rand.NewPCG(seed, 0)),
+		serving: map[transfer.ID]bool{}, pulls: map[transfer.ID]*puller{},
+		Net: Net{MaxDelay: time.Millisecond, BlockTime: time.Millisecond, AttachTime: 10 * time.Second},
+	}
+	ctx.OnEffects = c.effects
+	gen.OnEffects = c.effects
+	return c
+}
+
+// at schedules do.
+func (c *Cluster) at(t time.Duration, do func()) {
+	c.number++
+	c.events = append(c.events, event{at: t, n: c.number, do: do})
+}
+
+// send delivers a message: late, twice or not at all.
+func (c *Cluster) send(do func()) {
+	times := 1
+	if c.rng.Float64() < c.Net.Lose {
+		times = 0
+	} else if c.rng.Float64() < c.Net.Repeat {
+		times = 2
+	}
+	for range times {
+		c.at(c.Now+time.Duration(c.rng.Int64N(int64(c.Net.MaxDelay)+1)), do)
+	}
+}
+
+// Start submits a session's ctx leg.
+func (c *Cluster) Start(s *Session) {
+	c.Sessions = append(c.Sessions, s)
+	s.Ctx = c.Ctx.Submit(c.Now, &request.Request{
+		ID: s.ID, Kind: request.ContextOnly, Prompt: s.Prompt, MaxTokens: s.MaxTokens, Sampling: s.Sampling,
+		CacheSalt: s.Salt, TransferID: int64(s.ID) + 1,
+	}, nil)
+}
+
+// Cancel ends both legs of a session, as a client's disconnect does.
+func (c *Cluster) Cancel(s *Session) {
+	s.cancelled = true
+	for _, leg := range []struct {
+		w *Worker
+		t *Track
+	}{{c.Ctx, s.Ctx}, {c.Gen, s.Gen}} {
+		if leg.t != nil {
+			leg.w.Core.Cancel(c.Now, leg.t.Req.ID)
+			leg.w.flush()
+		}
+	}
+}
+
+// genID keeps ids of both legs apart, for one worker may have both.
+func genID(id request.ID) request.ID { return id + 1<<32 }
+
+// follow submits the gen legs of sessions whose ctx leg was answered.
+func (c *Cluster) follow() {
+	for _, s := range c.Sessions {
+		if s.Gen != nil || s.NoGen || s.cancelled || s.Ctx.Handle == nil {
+			continue
+		}
+		r := *s.Ctx.Req
+		r.ID, r.Kind, r.FirstEmitted = genID(s.ID), request.GenerationOnly, s.Emitted
+		for _, t := range s.Ctx.Tokens {
+			r.FirstTokens = append(r.FirstTokens, request.Token{ID: t})
+		}
+		s.Gen = c.Gen.Submit(c.Now, &r, s.Ctx.Handle)
+	}
+}
+
+// Tick delivers what is due and runs one iteration of each worker; if nothing
+// ran, the clock moves to the next event or deadline. It reports false when
+// nothing will ever happen again.
+func (c *Cluster) Tick() (bool, error) {
+	c.deliver()
+	c.follow()
+	busy := false
+	workers := []*Worker{c.Ctx, c.Gen}
+	if c.Ctx == c.Gen {
+		workers = workers[:1]
+	}
+	for _, w := range workers {
+		ran, err := w.Step(c.Now)
+		if err != nil {
+			return false, err
+		}
+		busy = busy || ran
+	}
+	c.follow()
+	if c.err != nil {
+		return false, c.err
+	}
+	if busy {
+		c.Now += c.Step
+		return true, nil
+	}
+	next, ok := c.next(workers)
+	c.Now = max(c.Now, next)
+	return ok, nil
+}
+
+// Settle ticks until nothing happens any more.
+func (c *Cluster) Settle(limit int) error {
+	for range limit {
+		more, err := c.Tick()
+		if err != nil || !more {
+			return err
+		}
+	}
+	return fmt.Errorf("sim: still busy after %d ticks", limit)
+}
+
+func (c *Cluster) next(workers []*Worker) (at time.Duration, ok bool) {
+	for _, e := range c.events {
+		if !ok || e.at < at {
+			at, ok = e.at, true
+		}
+	}
+	for _, w := range workers {
+		if d, has := w.Core.NextDeadline(); has && (!ok || d < at) {
+			at, ok = d, true
+		}
+	}
+	return at, ok
+}
+
+// deliver runs all events that are due, in order of time and sending.
+func (c *Cluster) deliver() {
+	for {
+		best := -1
+		for i, e := range c.events {
+			if e.at <= c.Now && (best < 0 || e.at < c.events[best].at || e.at == c.events[best].at && e.n < c.events[best].n) {
+				best = i
+			}
+		}
+		if best < 0 {
+			return
+		}
+		do := c.events[best].do
+		c.events[best] = c.events[len(c.events)-1]
+		c.events = c.events[:len(c.events)-1]
+		do()
+	}
+}
+
+// effects carries out what a core wants of its byte paths.
+func (c *Cluster) effects(e *executor.Effects) {
+	for _, id := range e.Revoked {
+		delete(c.serving, id)
+	}
+	for _, a := range e.Accepts {
+		c.serving[a.ID] = true
+		c.send(func() { c.pulls[a.ID].accepted(a) })
+	}
+	for _, r := range e.Rejects {
+		c.send(func() { c.pulls[r.ID].end(r.Peer, r.Reason) })
+	}
+	for _, d := range e.Dones {
+		c.send(func() { c.pulls[d.ID].reply(d) })
+	}
+	for _, h := range e.KeepAlives {
+		c.keepAlive(h.ID, h.Epoch)
+	}
+	for _, p := range e.Pulls {
+		c.startPull(p)
+	}
+	for _, id := range e.StopPulls {
+		c.pulls[id].stop()
+	}
+}
+
+func (c *Cluster) keepAlive(id transfer.ID, epoch uint32) {
+	if c.Net.Deaf {
+		return
+	}
+	c.send(func() {
+		c.Ctx.Core.KeepAlive(c.Now, transfer.KeepAlive{ID: id, Epoch: epoch})
+		c.Ctx.flush()
+	})
+}

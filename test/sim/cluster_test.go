@@ -1,0 +1,398 @@
+package sim
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"tandem/engine/executor"
+	"tandem/engine/request"
+	"tandem/engine/scheduler"
+	"tandem/engine/transfer"
+)
+
+func pairConfig(role executor.Role, b, n int) executor.Config {
+	c := config(b, n)
+	c.Role = role
+	c.Incarnation = string(role)
+	c.Layout = transfer.Layout{Layers: 2, KVHeads: 1, HeadDim: 4, DType: "F32", Packing: "p"}
+	return c
+}
+
+func pair(t tb, change func(ctx, gen *executor.Config)) *Cluster {
+	t.Helper()
+	cc, gc := pairConfig(executor.Ctx, 16, 128), pairConfig(executor.Gen, 16, 128)
+	if change != nil {
+		change(&cc, &gc)
+	}
+	return NewCluster(worker(t, cc), worker(t, gc), 1)
+}
+
+func session(id int, prompt []int32, g int) *Session {
+	return &Session{ID: request.ID(id), Prompt: prompt, MaxTokens: g, Sampling: request.DefaultSampling()}
+}
+
+// verifySessions checks clients' tokens and that both workers are empty.
+func verifySessions(t tb, c *Cluster) {
+	t.Helper()
+	for _, s := range c.Sessions {
+		last := s.Ctx
+		if s.Gen != nil {
+			last = s.Gen
+		}
+		want := Oracle(50000, c.Ctx.Root(s.Ctx.Req), s.Prompt, s.MaxTokens)
+		got := s.Tokens()
+		complete := last.Finish == request.FinishLength
+		if !slices.Equal(got, want[:min(len(got), len(want))]) || complete && len(got) != len(want) {
+			t.Fatalf("session %d (%s): tokens %v, want %v", s.ID, last.Finish, got, want)
+		}
+		for _, leg := range []*Track{s.Ctx, s.Gen} {
+			if leg != nil && (leg.Finish == request.Running || !leg.Retired) {
+				t.Fatalf("session %d: a leg ended %q, retired %v", s.ID, leg.Finish, leg.Retired)
+			}
+		}
+	}
+	for _, w := range []*Worker{c.Ctx, c.Gen} {
+		st := w.Core.Stats()
+		if st.BlocksFree+st.BlocksReusable != st.BlocksTotal || st.Holds+st.HandoffsOpen+st.Receiving != 0 || st.Deadlocks+st.IllegalTransition != 0 {
+			t.Fatalf("%s: left over %+v", w.cfg.Role, st)
+		}
+	}
+}
+
+func settle(t tb, c *Cluster) {
+	t.Helper()
+	if err := c.Settle(100000); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestSplitEqualsOracle(t *testing.T) {
+	for _, emitted := range []bool{false, true} {
+		c := pair(t, nil)
+		for i, p := range []int{1, 15, 16, 17, 64, 100} {
+			s := session(i, prompt(i, p), 1+i*5)
+			s.Emitted = emitted
+			c.Start(s)
+		}
+		settle(t, c)
+		verifySessions(t, c)
+		expect(t, "one token needs no gen leg", c.Sessions[0].Gen, nil)
+		for _, s := range c.Sessions[1:] {
+			expect(t, "finish", s.Gen.Finish, request.FinishLength)
+			expect(t, "completion tokens", s.Gen.Usage.CompletionTokens, s.MaxTokens)
+		}
+		expect(t, "blocks moved", c.Moved, 1+1+2+4+7)
+	}
+}
+
+func TestScenario17GenSideReuse(t *testing.T) {
+	c := pair(t, nil)
+	long := prompt(3, 164)
+	c.Start(session(0, long[:144], 4)) // 9 whole blocks
+	settle(t, c)
+	before := c.Moved
+	c.Start(session(1, long, 8))
+	settle(t, c)
+	verifySessions(t, c)
+	expect(t, "blocks moved", c.Moved-before, 2)
+	expect(t, "cached on gen", c.Sessions[1].Gen.Usage.CachedTokens, 144)
+}
+
+func TestScenario15StaleLease(t *testing.T) {
+	for _, recompute := range []bool{true, false} {
+		for _, readOn := range []bool{false, true} {
+			c := pair(t, func(ctx, gen *executor.Config) {
+				ctx.Lease, ctx.Blocks = time.Second, 10
+				gen.LocalRecompute = recompute
+			})
+			c.Net.Deaf, c.Net.ReadOn, c.Net.BlockTime = true, readOn, 3*time.Second/7
+			c.Start(session(0, prompt(0, 100), 20))
+			c.at(1500*time.Millisecond, func() { // reuses the ctx worker's blocks while they are read
+				for i := 1; i < 3; i++ {
+					s := session(i, prompt(i, 140), 2)
+					s.NoGen = true
+					c.Start(s)
+				}
+			})
+			settle(t, c)
+			verifySessions(t, c)
+			gen := c.Sessions[0].Gen
+			if recompute {
+				expect(t, "finish", gen.Finish, request.FinishLength)
+				expect(t, "recomputed", c.Gen.Core.Stats().Recomputed, 1)
+			} else if gen.Finish != request.FinishError || gen.Err.Code != request.TransferFailed {
+				t.Errorf("without recompute: %s %v", gen.Finish, gen.Err)
+			}
+			if readOn {
+				expect(t, "stale", c.Ctx.Core.Stats().StalePulls, 1)
+			}
+		}
+	}
+}
+
+func TestRecomputeKeepsVerifiedBlocks(t *testing.T) {
+	c := pair(t, func(_, gen *executor.Config) { gen.Progress = time.Second })
+	c.Net.BlockTime = 10 * time.Millisecond
+	c.Start(session(0, prompt(0, 100), 20))
+	for c.Moved < 4 {
+		if _, err := c.Tick(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.Net.BlockTime = time.Hour // the peer stalls
+	settle(t, c)
+	verifySessions(t, c)
+	st := c.Gen.Core.Stats()
+	expect(t, "recomputed", st.Recomputed, 1)
+	if st.PrefillTokens > 101-64 || st.PrefillTokens < 101-96 {
+		t.Errorf("recomputed %d tokens", st.PrefillTokens)
+	}
+}
+
+func TestForeignHandles(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*Worker, *transfer.Handle)
+		code   request.Code
+	}{
+		"restarted": {func(_ *Worker, h *transfer.Handle) { h.Incarnation = "other" }, request.UnknownTransfer},
+		"unknown":   {func(w *Worker, h *transfer.Handle) { w.Core.Abort(0, h.ID) }, request.UnknownTransfer},
+		"layout":    {func(_ *Worker, h *transfer.Handle) { h.Layout.Layers++ }, request.LayoutMismatch},
+		"root":      {func(_ *Worker, h *transfer.Handle) { h.Root[0]++ }, request.TransferFailed},
+	} {
+		for _, recompute := range []bool{false, true} {
+			c := pair(t, func(_, gen *executor.Config) { gen.LocalRecompute = recompute })
+			s := session(0, prompt(0, 40), 5)
+			s.NoGen = true
+			c.Start(s)
+			for s.Ctx.Handle == nil {
+				if _, err := c.Tick(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			tc.change(c.Ctx, s.Ctx.Handle)
+			c.Ctx.flush()
+			s.NoGen = false
+			settle(t, c)
+			verifySessions(t, c)
+			if recompute != (s.Gen.Finish == request.FinishLength) || !recompute && s.Gen.Err.Code != tc.code {
+				t.Errorf("%s, recompute %v: %s %v", name, recompute, s.Gen.Finish, s.Gen.Err)
+			}
+		}
+	}
+}
+
+func TestSecondPullerReplacesTheFirst(t *testing.T) {
+	c := pairConfig(executor.Ctx, 16, 16)
+	w := worker(t, c)
+	r := full(1, prompt(1, 40), 8)
+	r.Kind, r.TransferID = request.ContextOnly, 9
+	tr := w.Submit(0, r, nil)
+	mustRun(t, w)
+	var dones []transfer.DoneReply
+	var accepts []transfer.Accept
+	w.OnEffects = func(e *executor.Effects) {
+		dones = append(dones, e.Dones...)
+		accepts = append(accepts, e.Accepts...)
+	}
+	for peer := range transfer.Peer(2) {
+		w.Core.Attach(0, transfer.Attach{Peer: peer, ID: 9, Incarnation: c.Incarnation, Epoch: tr.Handle.Epoch, Layout: tr.Handle.Layout})
+	}
+	w.flush()
+	for _, a := range accepts {
+		w.Core.Done(0, transfer.Done{Peer: a.Peer, ID: 9, Epoch: a.Epoch})
+	}
+	w.flush()
+	if len(dones) != 2 || dones[0].OK || !dones[1].OK {
+		t.Errorf("replies %+v", dones)
+	}
+	expect(t, "open", w.Core.Stats().HandoffsOpen, 0)
+	expect(t, "abort after the end", w.Core.Abort(0, 9), executor.AbortDone)
+	expect(t, "abort of an unseen id", w.Core.Abort(0, 77), executor.AbortUnknown)
+	r2 := full(2, prompt(1, 40), 8)
+	r2.Kind, r2.TransferID = request.ContextOnly, 77
+	expect(t, "refused afterwards", w.Submit(time.Second, r2, nil).Finish, request.FinishCancelled)
+	r3 := full(3, prompt(1, 40), 8)
+	r3.Kind, r3.TransferID = request.ContextOnly, 77
+	expect(t, "forgotten after a lease", w.Submit(2*c.Lease, r3, nil).Finish, request.Running)
+}
+
+func TestWaitingGenRequestKeepsItsLease(t *testing.T) {
+	c := pair(t, func(ctx, gen *executor.Config) {
+		ctx.Lease = time.Second
+		gen.Blocks = 8
+	})
+	for i := range 2 {
+		c.Start(session(i, prompt(i, 60), 60)) // 8 blocks each: one at a time
+	}
+	c.Step = 50 * time.Millisecond // 3 s for the first
+	settle(t, c)
+	verifySessions(t, c)
+	expect(t, "recomputed", c.Gen.Core.Stats().Recomputed, 0)
+	expect(t, "expired", c.Ctx.Core.Stats().LeasesExpired, 0)
+}
+
+func TestDeadlinesAndQueueTimeout(t *testing.T) {
+	c := config(16, 8)
+	c.QueueTimeout = time.Second
+	w := worker(t, c)
+	r := full(0, prompt(0, 100), 29)
+	r.Deadline = 5 * time.Second
+	running := w.Submit(0, r, nil)
+	queued := w.Submit(0, full(1, prompt(1, 100), 29), nil)
+	for _, at := range []time.Duration{0, time.Second, 5 * time.Second} {
+		if _, err := w.Step(at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if queued.Finish != request.FinishError || queued.Err.Code != request.QueueTimeout {
+		t.Errorf("queued: %s %v", queued.Finish, queued.Err)
+	}
+	if running.Finish != request.FinishCancelled || running.Err.Code != request.DeadlineExceeded {
+		t.Errorf("running: %s %v", running.Finish, running.Err)
+	}
+	verify(t, w)
+}
+
+func TestDrainRevokesIdleLeases(t *testing.T) {
+	c := pairConfig(executor.Ctx, 16, 16)
+	w := worker(t, c)
+	r := full(1, prompt(1, 40), 8)
+	r.Kind, r.TransferID = request.ContextOnly, 9
+	w.Submit(0, r, nil)
+	mustRun(t, w)
+	w.Core.Drain(0)
+	w.flush()
+	late := w.Submit(0, full(2, prompt(2, 4), 2), nil)
+	if late.Err == nil || late.Err.Code != request.EngineDead {
+		t.Errorf("late: %v", late.Err)
+	}
+	verify(t, w)
+}
+
+// TestRandomRuns is the property test: any interleaving of arrivals, cancels,
+// faults and clock jumps gives each client a prefix of the oracle's tokens (all
+// of them if nothing was cancelled or failed) and leaves nothing behind.
+func TestRandomRuns(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := randomCluster(t)
+		tokens := rapid.SliceOfN(rapid.Int32Range(0, 1), 1, 70)
+		n := 0
+		fault := 0
+		fail := func(*executor.Batch) error {
+			if fault > 0 {
+				fault--
+				return errors.New("injected")
+			}
+			return nil
+		}
+		c.Ctx.FailStep, c.Gen.FailStep = fail, fail
+		start := func(t *rapid.T, w *Worker, kindFull bool) {
+			p := tokens.Draw(t, "prompt")
+			g := rapid.IntRange(1, 40).Draw(t, "g")
+			n++
+			salt := rapid.SampledFrom([]string{"", "a"}).Draw(t, "salt")
+			if kindFull {
+				r := full(n, p, g)
+				r.CacheSalt = salt
+				w.Submit(c.Now, r, nil)
+				return
+			}
+			s := session(n, p, g)
+			s.Salt = salt
+			s.Emitted = rapid.Bool().Draw(t, "emitted")
+			s.NoGen = rapid.IntRange(0, 9).Draw(t, "frontend gone") == 0
+			c.Start(s)
+		}
+		cancelAt := func(t *rapid.T) func(*executor.Batch) {
+			return func(b *executor.Batch) {
+				for _, w := range []*Worker{c.Ctx, c.Gen} {
+					w.BeforeApply = nil
+				}
+				id := b.Rows[len(b.Rows)/2].Request.ID
+				c.Gen.Core.Cancel(c.Now, id)
+				if c.Ctx != c.Gen {
+					c.Ctx.Core.Cancel(c.Now, id)
+				}
+			}
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"split": func(t *rapid.T) { start(t, nil, false) },
+			"full":  func(t *rapid.T) { start(t, c.Gen, true) },
+			"tick": func(t *rapid.T) {
+				for range rapid.IntRange(1, 20).Draw(t, "ticks") {
+					if _, err := c.Tick(); err != nil {
+						t.Fatal(err)
+					}
+				}
+			},
+			"cancel": func(t *rapid.T) {
+				if len(c.Sessions) == 0 {
+					t.Skip()
+				}
+				c.Cancel(rapid.SampledFrom(c.Sessions).Draw(t, "session"))
+			},
+			"cancel in flight": func(t *rapid.T) { c.Gen.BeforeApply = cancelAt(t); c.Ctx.BeforeApply = cancelAt(t) },
+			"abort": func(t *rapid.T) {
+				c.Gen.Core.Abort(c.Now, transfer.ID(rapid.IntRange(1, n+2).Draw(t, "id")))
+				c.Gen.flush()
+			},
+			"jump":  func(t *rapid.T) { c.Now += time.Duration(rapid.IntRange(0, 5000).Draw(t, "ms")) * time.Millisecond },
+			"fault": func(t *rapid.T) { fault = rapid.IntRange(1, 2).Draw(t, "steps") },
+			"net": func(t *rapid.T) {
+				c.Net.Lose = rapid.SampledFrom([]float64{0, 0, 0.1, 1}).Draw(t, "lose")
+				c.Net.Repeat = rapid.SampledFrom([]float64{0, 0.5}).Draw(t, "repeat")
+				c.Net.Deaf = rapid.Bool().Draw(t, "deaf")
+				c.Net.MaxDelay = time.Duration(rapid.IntRange(0, 300).Draw(t, "delay")) * time.Millisecond
+				c.Net.BlockTime = time.Duration(rapid.IntRange(0, 300).Draw(t, "block")) * time.Millisecond
+			},
+		})
+		settle(t, c)
+		if c.Ctx.Core.Fatal() == nil && c.Gen.Core.Fatal() == nil {
+			verifySessions(t, c)
+			verify(t, c.Gen)
+		}
+	})
+}
+
+func randomCluster(t *rapid.T) *Cluster {
+	b := 1 << rapid.IntRange(0, 4).Draw(t, "logB")
+	draw := func(role executor.Role) executor.Config {
+		c := pairConfig(role, b, rapid.IntRange(110/b+1, 400/b+1).Draw(t, "N"))
+		c.MaxNumTokens = b + rapid.IntRange(1, 64).Draw(t, "rows")
+		c.MaxBatch = rapid.IntRange(1, 8).Draw(t, "batch")
+		c.BlockReuse = rapid.IntRange(0, 4).Draw(t, "reuse") > 0
+		c.PartialReuse = rapid.Bool().Draw(t, "partial")
+		c.ShareInPass = rapid.Bool().Draw(t, "share")
+		c.Policy = rapid.SampledFrom([]scheduler.Policy{scheduler.GuaranteedNoEvict, scheduler.MaxUtilization, scheduler.StaticBatch}).Draw(t, "policy")
+		c.Chunking = rapid.SampledFrom([]scheduler.Chunking{scheduler.FirstCome, scheduler.EqualProgress}).Draw(t, "chunking")
+		c.MaxConcurrentRecv = rapid.IntRange(1, 4).Draw(t, "recv")
+		c.LocalRecompute = rapid.Bool().Draw(t, "recompute")
+		c.Lease = time.Duration(rapid.IntRange(200, 3000).Draw(t, "lease")) * time.Millisecond
+		c.Attach, c.Progress, c.RecvTotal = time.Second, time.Second, 5*time.Second
+		c.MaxLeasedFraction = rapid.SampledFrom([]float64{0.5, 1}).Draw(t, "leased")
+		return c
+	}
+	var ctx, gen *Worker
+	var err error
+	if rapid.IntRange(0, 3).Draw(t, "mixed") == 0 {
+		gen, err = NewWorker(draw(executor.Mixed))
+		ctx = gen
+	} else {
+		ctx, err = NewWorker(draw(executor.Ctx))
+		if err == nil {
+			gen, err = NewWorker(draw(executor.Gen))
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := NewCluster(ctx, gen, rapid.Uint64().Draw(t, "seed"))
+	c.Net.StopTime = 20 * time.Millisecond
+	c.Net.AttachTime = time.Duration(rapid.IntRange(500, 4000).Draw(t, "attach")) * time.Millisecond
+	c.Net.ReadOn = rapid.Bool().Draw(t, "read on")
+	return c
+}

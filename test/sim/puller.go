@@ -1,0 +1,142 @@
+package sim
+
+import (
+	"fmt"
+
+	"tandem/engine/request"
+	"tandem/engine/transfer"
+)
+
+// puller is the fake byte path of one pull: it copies cache slots from the ctx
+// worker's model to the gen worker's, one block at a time.
+type puller struct {
+	c        *Cluster
+	pull     transfer.Pull
+	peer     transfer.Peer
+	accept   *transfer.Accept
+	moved    int
+	stopping bool
+	finished bool
+}
+
+func (c *Cluster) startPull(pl transfer.Pull) {
+	c.peers++
+	p := &puller{c: c, pull: pl, peer: c.peers}
+	c.pulls[pl.Handle.ID] = p
+	h := pl.Handle
+	c.send(func() {
+		c.Ctx.Core.Attach(c.Now, transfer.Attach{
+			Peer: p.peer, ID: h.ID, Incarnation: h.Incarnation, Epoch: h.Epoch, Layout: h.Layout, Have: pl.Have,
+		})
+		c.Ctx.flush()
+	})
+	c.at(c.Now+c.Net.AttachTime, func() {
+		if p.accept == nil {
+			p.end(p.peer, string(request.TransferTimeout))
+		}
+	})
+}
+
+// report sends one PullEvent to the gen core; the byte path is local to it, so
+// this cannot get lost.
+func (p *puller) report(e transfer.PullEvent) {
+	e.ID = p.pull.Handle.ID
+	if !p.c.Net.ReadOn { // else no block is certain before the lease is confirmed
+		e.Progress = p.moved
+	}
+	p.c.Gen.Core.PullEvent(p.c.Now, e)
+	p.c.Gen.flush()
+}
+
+// end reports failure, once.
+func (p *puller) end(peer transfer.Peer, code string) {
+	if p == nil || p.finished || peer != p.peer {
+		return
+	}
+	p.finished = true
+	p.report(transfer.PullEvent{Done: true, Code: code, Reason: code})
+}
+
+func (p *puller) accepted(a transfer.Accept) {
+	if p == nil || p.finished || a.Peer != p.peer || p.accept != nil {
+		return
+	}
+	if len(a.Blocks) != len(p.pull.Dst) || a.Skip != len(p.pull.Have) {
+		p.c.err = fmt.Errorf("sim: transfer %d: %d blocks from %d granted, %d from %d wanted",
+			a.ID, len(a.Blocks), a.Skip, len(p.pull.Dst), len(p.pull.Have))
+		return
+	}
+	p.accept = &a
+	p.report(transfer.PullEvent{})
+	p.c.at(p.c.Now+p.c.Net.BlockTime, p.read)
+}
+
+// read moves the next block.
+func (p *puller) read() {
+	if p.finished {
+		return
+	}
+	c, h := p.c, p.pull.Handle
+	if p.moved == len(p.pull.Dst) {
+		c.send(func() {
+			c.Ctx.Core.Done(c.Now, transfer.Done{Peer: p.peer, ID: h.ID, Epoch: p.accept.Epoch})
+			c.Ctx.flush()
+		})
+		c.at(c.Now+c.Net.AttachTime, func() { p.end(p.peer, string(request.TransferTimeout)) })
+		return
+	}
+	live := c.serving[h.ID]
+	if !live && !c.Net.ReadOn {
+		p.end(p.peer, transfer.RejectStale)
+		return
+	}
+	src := c.Ctx.Model.block(p.accept.Blocks[p.moved])
+	if live {
+		p.checkLeased(src)
+	}
+	copy(c.Gen.Model.block(p.pull.Dst[p.moved]), src)
+	p.moved++
+	c.Moved++
+	p.report(transfer.PullEvent{})
+	c.keepAlive(h.ID, p.accept.Epoch)
+	c.at(c.Now+c.Net.BlockTime, p.read)
+}
+
+// checkLeased proves that a leased block still holds the prompt (INV-17).
+func (p *puller) checkLeased(src []slot) {
+	b := len(src)
+	first := (len(p.pull.Have) + p.moved) * b
+	t := p.c.Ctx.Tracks[request.ID(p.pull.Handle.ID-1)]
+	for i := 0; i < b && first+i < p.pull.Handle.PromptTokens; i++ {
+		want := slot{token: t.Req.Prompt[first+i], pos: int32(first + i), root: p.pull.Handle.Root.Wire()}
+		if src[i] != want {
+			p.c.err = fmt.Errorf("sim: INV-17: leased block of transfer %d holds %+v, want %+v", p.pull.Handle.ID, src[i], want)
+		}
+	}
+}
+
+func (p *puller) reply(d transfer.DoneReply) {
+	if p == nil || p.finished || d.Peer != p.peer {
+		return
+	}
+	if !d.OK {
+		p.end(p.peer, transfer.RejectStale)
+		return
+	}
+	p.finished = true
+	p.report(transfer.PullEvent{Done: true, OK: true})
+}
+
+// stop cancels the pull. The byte path goes on writing for a while.
+func (p *puller) stop() {
+	if p == nil || p.finished || p.stopping {
+		return
+	}
+	p.stopping = true
+	c, h := p.c, p.pull.Handle
+	c.send(func() {
+		c.Ctx.Core.Detach(c.Now, transfer.Detach{Peer: p.peer, ID: h.ID, Cancelled: true})
+		c.Ctx.flush()
+	})
+	c.at(c.Now+c.Net.StopTime, func() { p.end(p.peer, "stopped") })
+}
