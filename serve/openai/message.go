@@ -1,7 +1,6 @@
 package openai
 
 import (
-	"bytes"
 	"encoding/json"
 	"strings"
 )
@@ -25,9 +24,10 @@ func setMessages(r *Request, p string, raw json.RawMessage) error {
 	return nil
 }
 
-// messageOf reads one message and rewrites it for templates: content becomes a
-// string, the role developer becomes system (templates know no other name for
-// it), and arguments of tool calls become objects; other members stay.
+// messageOf reads one message. It checks the members that templates use and
+// leaves their form alone, since only the template knows whether it takes parts
+// or text, arguments as text or as an object; but the role developer becomes
+// system, because templates know no other name for it.
 func messageOf(p string, raw json.RawMessage) (ChatMessage, error) {
 	var msg ChatMessage
 	body, err := objectOf(p, raw)
@@ -41,37 +41,26 @@ func messageOf(p string, raw json.RawMessage) (ChatMessage, error) {
 	if msg.Role, err = wordOf(p+".role", role, roles...); err != nil {
 		return msg, err
 	}
+	msg.JSON = raw
 	if msg.Role == "developer" {
 		msg.Role = "system"
 		body.Set("role", json.RawMessage(`"system"`))
+		msg.JSON = body.AppendJSON(nil)
 	}
-	calls, err := templateCalls(p, &body, msg.Role)
+	calls, err := checkCalls(p, &body, msg.Role)
 	if err != nil {
 		return msg, err
 	}
-	if err := msg.setContent(p, &body, calls); err != nil {
-		return msg, err
-	}
-	msg.JSON = body.AppendJSON(nil)
-	return msg, nil
-}
-
-func (msg *ChatMessage) setContent(p string, body *Body, calls bool) error {
 	content, ok := body.Get("content")
 	if !ok || isNull(content) {
 		if !calls {
-			return Invalid(p+".content", "%s.content is missing: send a string", p)
+			err = Invalid(p+".content", "%s.content is missing: send a string", p)
 		}
 		msg.NoContent = true
-		return nil
+		return msg, err
 	}
-	text, err := contentOf(p+".content", content)
-	if err != nil {
-		return err
-	}
-	msg.Content = text
-	body.Set("content", AppendString(nil, text))
-	return nil
+	msg.Content, err = contentOf(p+".content", content)
+	return msg, err
 }
 
 func contentOf(p string, raw json.RawMessage) (string, error) {
@@ -95,9 +84,6 @@ func contentOf(p string, raw json.RawMessage) (string, error) {
 }
 
 func partOf(p string, raw json.RawMessage) (string, error) {
-	if raw[0] == '"' {
-		return stringOf(p, raw)
-	}
 	body, err := objectOf(p, raw)
 	if err != nil {
 		return "", err
@@ -107,70 +93,53 @@ func partOf(p string, raw json.RawMessage) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	switch s {
-	case "text", "refusal":
-		text, _ := body.Get(s)
-		return stringOf(p+"."+s, text)
+	if s != "text" {
+		return "", Unsupported(p+".type", "%s.type is %q: only text parts are supported", p, Cut(s, 64))
 	}
-	return "", Unsupported(p+".type", "%s.type is %q: this model reads text parts only", p, Cut(s, 64))
+	text, _ := body.Get("text")
+	return stringOf(p+".text", text)
 }
 
-// templateCalls checks tool_calls and turns each call's arguments, which
-// clients send as a string of JSON, into the object that templates print.
-func templateCalls(p string, body *Body, role string) (bool, error) {
+// checkCalls checks tool_calls and tells whether the message holds any.
+func checkCalls(p string, body *Body, role string) (bool, error) {
 	raw, ok := body.Get("tool_calls")
 	if !ok || isNull(raw) {
 		return false, nil
 	}
-	at0 := p + ".tool_calls"
-	list, err := listOf(at0, raw)
+	p += ".tool_calls"
+	list, err := listOf(p, raw)
 	if err != nil {
 		return false, err
 	}
 	if role != "assistant" {
-		return false, Invalid(at0, "%s: only an assistant message can hold tool_calls", at0)
+		return false, Invalid(p, "%s: only an assistant message can hold tool_calls", p)
 	}
-	out := []byte{'['}
 	for i, c := range list {
-		call, err := objectOf(at(at0, i), c)
+		call, err := objectOf(at(p, i), c)
 		if err != nil {
 			return false, err
 		}
-		if err := inlineArguments(at(at0, i), &call); err != nil {
+		if err := checkCall(at(p, i)+".function", &call); err != nil {
 			return false, err
 		}
-		out = call.AppendJSON(comma(out, i))
 	}
-	body.Set("tool_calls", append(out, ']'))
 	return len(list) > 0, nil
 }
 
-func inlineArguments(p string, call *Body) error {
+func checkCall(p string, call *Body) error {
 	raw, _ := call.Get("function")
-	fn, err := objectOf(p+".function", raw)
+	fn, err := objectOf(p, raw)
 	if err != nil {
 		return err
 	}
 	name, _ := fn.Get("name")
-	if _, err := stringOf(p+".function.name", name); err != nil {
+	if _, err := stringOf(p+".name", name); err != nil {
 		return err
 	}
 	args, ok := fn.Get("arguments")
 	if !ok || isNull(args) || args[0] == '{' {
 		return nil
 	}
-	text, err := stringOf(p+".function.arguments", args)
-	if err != nil {
-		return err
-	}
-	inner := bytes.TrimSpace([]byte(text))
-	if len(inner) == 0 {
-		inner = []byte("{}")
-	}
-	if inner[0] != '{' || !json.Valid(inner) {
-		return nil // what the model wrote was no object: show it as it was
-	}
-	fn.Set("arguments", inner)
-	call.Set("function", fn.AppendJSON(nil))
-	return nil
+	_, err = stringOf(p+".arguments", args)
+	return err
 }

@@ -43,7 +43,7 @@ func TestDecodeRequestBadInput(t *testing.T) {
 		{"role unknown", `{"model":"m","messages":[{"role":"root","content":"x"}]}`, "messages[0].role", "use one of"},
 		{"content missing", `{"model":"m","messages":[{"role":"user"}]}`, "messages[0].content", "missing"},
 		{"content number", `{"model":"m","messages":[{"role":"user","content":3}]}`, "messages[0].content", "must be a string"},
-		{"image part", `{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]}`, "messages[0].content[0].type", "text parts only"},
+		{"image part", `{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]}`, "messages[0].content[0].type", "only text parts"},
 		{"part without text", `{"model":"m","messages":[{"role":"user","content":[{"type":"text"}]}]}`, "messages[0].content[0].text", "must be a string"},
 		{"max_tokens 0", chatBody(`"max_tokens":0`), "max_tokens", "at least 1"},
 		{"max_tokens negative", chatBody(`"max_tokens":-4`), "max_tokens", "at least 1"},
@@ -163,11 +163,14 @@ func TestDecodeRequestGood(t *testing.T) {
 	if !slices.Equal(r.LogitBias, []Bias{{3, 5.5}, {9, -100}}) {
 		t.Errorf("logit_bias %v", r.LogitBias)
 	}
-	want := `[{"role":"system","content":"be kind"},{"role":"user","content":"a\nb","name":"bob"},` +
-		`{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"f","arguments":{"x": 2.0}}}]},` +
+	want := `[{"role":"system","content":"be kind"},{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}],"name":"bob"},` +
+		`{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"f","arguments":"{\"x\": 2.0}"}}]},` +
 		`{"role":"tool","tool_call_id":"c1","content":"42"}]`
 	if got := string(r.MessagesJSON()); got != want {
 		t.Errorf("messages\n got %s\nwant %s", got, want)
+	}
+	if m := r.Messages; m[1].Content != "a\nb" || !m[2].NoContent || m[0].Role != "system" {
+		t.Errorf("messages %+v", m)
 	}
 	if r.Tools == nil {
 		t.Error("tools were lost")

@@ -125,7 +125,7 @@ func (j *job) prompt(kind request.Kind) ([]int32, error) {
 	}
 	text, err := j.Template.Render(q.MessagesJSON(), q.Tools, q.ChatTemplateKwargs)
 	if err != nil {
-		return nil, openai.Invalid("messages", "the chat template refused the messages: %s", openai.Cut(err.Error(), openai.MaxErrorText))
+		return nil, openai.Invalid("messages", "%s", openai.Cut(err.Error(), openai.MaxErrorText))
 	}
 	return j.encode("messages", text, tokenizer.EncodeOptions{})
 }
