@@ -140,7 +140,7 @@ static void multiply(const job *j, int panel, int num, int tile0, int tile1, uin
 	int rows = j->a->rows, k = j->m->k;
 	for (int i = 0; i < num; i++) {
 		p[i] = mat_panel(j->m, panel + i);
-		if (tm_is_quantised(p[i].format) && tile1 - tile0 > 1) {
+		if (tm_is_quantised(p[i].format) && tile1 - tile0 > TM_WIDEN_TILES) {
 			int wide = tm_widened(p[i].format);
 			j->kern->widen(&p[i], scratch);
 			p[i] = tm_panel_at(wide, k, scratch);
@@ -162,7 +162,7 @@ static void multiply(const job *j, int panel, int num, int tile0, int tile1, uin
 static int kind(const tm_mat *m, int panel, int tiles)
 {
 	int index, format = panel_seg(m, panel, &index)->format;
-	return tm_is_quantised(format) && tiles > 1 ? tm_widened(format) : format;
+	return tm_is_quantised(format) && tiles > TM_WIDEN_TILES ? tm_widened(format) : format;
 }
 
 // run_length returns how many panels from `panel` on go through a kernel at once.
@@ -171,7 +171,7 @@ static int run_length(const job *j, int panel, int end, int tiles)
 	int first = kind(j->m, panel, tiles), n = 1;
 	if (!tm_is_quantised(first))
 		n = j->kern->run_float;
-	else if (tiles > 1)
+	else if (tiles > TM_WIDEN_TILES)
 		n = j->kern->run_wide;
 	if (panel + n > end)
 		return 1;

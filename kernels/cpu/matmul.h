@@ -29,7 +29,7 @@
 enum {
 	TM_PANEL = 16,    // output columns of a panel
 	TM_GROUP = 32,    // k values of one exact integer sum
-	TM_TILE = 6,      // most rows that one kernel keeps in registers
+	TM_TILE = 8,      // most rows that one kernel keeps in registers
 	TM_SEGMENTS = 4,  // most stacked parts of a matrix
 };
 

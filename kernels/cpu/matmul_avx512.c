@@ -200,10 +200,10 @@ typedef void dot_fn(const tm_panel *p, const int32_t *tile, float *out);
 	static void packed_##F##_##R(const tm_panel *p, const int32_t *t, float *o) { dot_packed(p, t, o, FMT_##F, R); }
 #define WIDE(F, P, R) \
 	static void wide_##F##_##P##_##R(const tm_panel *p, const int32_t *t, float *o) { dot_wide(p, t, o, FMT_##F, P, R); }
-#define PACKED_ROWS(F) PACKED(F, 1) PACKED(F, 2) PACKED(F, 3) PACKED(F, 4) PACKED(F, 5) PACKED(F, 6)
+#define PACKED_ROWS(F) PACKED(F, 1) PACKED(F, 2) PACKED(F, 3) PACKED(F, 4) PACKED(F, 5) PACKED(F, 6) PACKED(F, 7) PACKED(F, 8)
 #define WIDE_ROWS(F, P) WIDE(F, P, 1) WIDE(F, P, 2) WIDE(F, P, 3) WIDE(F, P, 4) WIDE(F, P, 5) WIDE(F, P, 6)
 #define PACKED_TABLE(F) [FMT_##F] = {packed_##F##_1, packed_##F##_2, packed_##F##_3, \
-	packed_##F##_4, packed_##F##_5, packed_##F##_6}
+	packed_##F##_4, packed_##F##_5, packed_##F##_6, packed_##F##_7, packed_##F##_8}
 #define WIDE_TABLE(F, P) [FMT_##F] = {wide_##F##_##P##_1, wide_##F##_##P##_2, wide_##F##_##P##_3, \
 	wide_##F##_##P##_4, wide_##F##_##P##_5, wide_##F##_##P##_6}
 PACKED_ROWS(W4_0) PACKED_ROWS(W4_1) PACKED_ROWS(W4_K) PACKED_ROWS(W8) PACKED_ROWS(W8_FM) PACKED_ROWS(W8_S)
@@ -340,14 +340,30 @@ typedef void fdot_fn(const tm_panel *p, const float *tile, float *out);
 #define FDOT_ROWS(F, P) FDOT(F, P, 1) FDOT(F, P, 2) FDOT(F, P, 3) FDOT(F, P, 4) FDOT(F, P, 5) FDOT(F, P, 6)
 #define FDOT_TABLE(F, P) [FMT_##F - FMT_F32] = {fdot_##F##_##P##_1, fdot_##F##_##P##_2, fdot_##F##_##P##_3, \
 	fdot_##F##_##P##_4, fdot_##F##_##P##_5, fdot_##F##_##P##_6}
+FDOT(F32, 1, 7) FDOT(F32, 1, 8) FDOT(F16, 1, 7) FDOT(F16, 1, 8) FDOT(BF16, 1, 7) FDOT(BF16, 1, 8)
+FDOT(F32, 2, 7) FDOT(F32, 2, 8) FDOT(F16, 2, 7) FDOT(F16, 2, 8) FDOT(BF16, 2, 7) FDOT(BF16, 2, 8)
 FDOT_ROWS(F32, 1) FDOT_ROWS(F16, 1) FDOT_ROWS(BF16, 1)
 FDOT_ROWS(F32, 4) FDOT_ROWS(F16, 4) FDOT_ROWS(BF16, 4)
 
 static void fdot(const tm_panel *p, int num, const float *tile, int width, float *out)
 {
-	static fdot_fn *const one[][TM_TILE] = {FDOT_TABLE(F32, 1), FDOT_TABLE(F16, 1), FDOT_TABLE(BF16, 1)};
-	static fdot_fn *const four[][TM_TILE] = {FDOT_TABLE(F32, 4), FDOT_TABLE(F16, 4), FDOT_TABLE(BF16, 4)};
-	(num == 4 ? four : one)[p->format - FMT_F32][width - 1](p, tile, out);
+#define FDOT_PAIRS(F, P) [FMT_##F - FMT_F32] = {fdot_##F##_##P##_7, fdot_##F##_##P##_8}
+	static fdot_fn *const one[][TM_TILE_MANY] = {FDOT_TABLE(F32, 1), FDOT_TABLE(F16, 1), FDOT_TABLE(BF16, 1)};
+	static fdot_fn *const one_more[][2] = {FDOT_PAIRS(F32, 1), FDOT_PAIRS(F16, 1), FDOT_PAIRS(BF16, 1)};
+	static fdot_fn *const pairs[][2] = {FDOT_PAIRS(F32, 2), FDOT_PAIRS(F16, 2), FDOT_PAIRS(BF16, 2)};
+	static fdot_fn *const four[][TM_TILE_MANY] = {FDOT_TABLE(F32, 4), FDOT_TABLE(F16, 4), FDOT_TABLE(BF16, 4)};
+	if (num == 4 && width > TM_TILE_MANY) {
+		fdot_fn *two = pairs[p->format - FMT_F32][width - TM_TILE_MANY - 1];
+		two(p, tile, out);
+		two(p + 2, tile, out + 2 * width * TM_PANEL);
+		return;
+	}
+	if (num == 4)
+		four[p->format - FMT_F32][width - 1](p, tile, out);
+	else if (width > TM_TILE_MANY)
+		one_more[p->format - FMT_F32][width - TM_TILE_MANY - 1](p, tile, out);
+	else
+		one[p->format - FMT_F32][width - 1](p, tile, out);
 }
 
 const tm_kernels tm_kernels_avx512 = {2, 4, quant, widen, dot, fdot};

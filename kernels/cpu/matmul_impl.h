@@ -25,8 +25,8 @@
 //
 // Each entry of the middle columns is a run of 16, one per output column. A
 // panel is three sections, each 64-byte aligned: per 256 k, per 32 k, levels.
-// W16 forms live in scratch only: widening a panel once pays when several tiles
-// of rows read it.
+// W16 forms live in scratch only: widening a panel pays when more than
+// TM_WIDEN_TILES tiles of rows read it.
 enum {
 	FMT_W4_0,
 	FMT_W4_1,
@@ -41,6 +41,8 @@ enum {
 	FMT_F16,   // [k][16]
 	FMT_BF16,  // [k/2][16][2]
 };
+
+enum { TM_WIDEN_TILES = 4 };
 
 // tm_panel is one panel taken apart.
 typedef struct {
@@ -79,9 +81,13 @@ static inline int tm_w4_level(const uint8_t *w, size_t k, int c)
 	return w[k / 8 * 64 + c * 4 + k % 2 * 2 + k % 8 / 4] >> (k / 2 % 2 * 4) & 15;
 }
 
-// Rows are cut into tiles of at most TM_TILE rows, as even as possible, so that
-// a lone extra row does not cost a whole pass.
-static inline int tm_tiles(int rows) { return (rows + TM_TILE - 1) / TM_TILE; }
+// Rows are cut into even tiles: one up to TM_TILE rows, else tiles of at most
+// TM_TILE_MANY, for which kernels have registers for several panels.
+enum { TM_TILE_MANY = 6 };
+static inline int tm_tiles(int rows)
+{
+	return rows <= TM_TILE ? 1 : (rows + TM_TILE_MANY - 1) / TM_TILE_MANY;
+}
 static inline int tm_tile_row(int rows, int tile)
 {
 	int n = tm_tiles(rows);
