@@ -1,0 +1,274 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"tandem/engine/executor"
+	"tandem/engine/scheduler"
+)
+
+// Worker is the YAML tree of one engine process. Sizes are in the unit their
+// key names; 0 of a size means "derive it" where the comment says so.
+type Worker struct {
+	Backend         string `mapstructure:"backend"`           // auto, cpu or cuda; pytorch and tensorrt count as auto
+	ServedModelName string `mapstructure:"served_model_name"` // empty = from the model
+	MaxBatchSize    int    `mapstructure:"max_batch_size"`    // requests a step
+	MaxNumTokens    int    `mapstructure:"max_num_tokens"`    // rows a step
+	MaxSeqLen       int    `mapstructure:"max_seq_len"`       // prompt and output, 0 = the model's
+
+	TensorParallelSize    int  `mapstructure:"tensor_parallel_size"`     // 1
+	MoeExpertParallelSize int  `mapstructure:"moe_expert_parallel_size"` // 1
+	EnableAttentionDP     bool `mapstructure:"enable_attention_dp"`      // of no effect on one rank
+
+	KVCache     KVCache      `mapstructure:"kv_cache_config"`
+	Scheduler   Scheduling   `mapstructure:"scheduler_config"`
+	Transceiver *Transceiver `mapstructure:"cache_transceiver_config"` // nil: whole requests only, on a mixed worker
+
+	EnableChunkedPrefill bool `mapstructure:"enable_chunked_prefill"`
+
+	AuthKey        string  `mapstructure:"internal_request_auth_key"` // literal, env:NAME or file:PATH
+	TrustNetwork   bool    `mapstructure:"trust_internal_network"`
+	StallThreshold float64 `mapstructure:"stall_threshold_sec"`
+	ShutdownGrace  float64 `mapstructure:"shutdown_grace_sec"`
+	Threads        int     `mapstructure:"threads"`    // 0 = the cores this process may use
+	AdminAddr      string  `mapstructure:"admin_addr"` // host:port, or off
+}
+
+// KVCache is kv_cache_config.
+type KVCache struct {
+	EnableBlockReuse   bool   `mapstructure:"enable_block_reuse"`
+	EnablePartialReuse bool   `mapstructure:"enable_partial_reuse"`
+	BlockReusePolicy   string `mapstructure:"block_reuse_policy"` // all_reusable
+	TokensPerBlock     int    `mapstructure:"tokens_per_block"`
+	MaxTokens          int    `mapstructure:"max_tokens"` // of the pool, 0 = derive from memory
+	DType              string `mapstructure:"dtype"`      // auto, bfloat16 or float32
+	Namespace          string `mapstructure:"namespace"`  // empty = served name @ fingerprint
+}
+
+// Scheduling is scheduler_config.
+type Scheduling struct {
+	CapacityPolicy   string `mapstructure:"capacity_scheduler_policy"`
+	ChunkingPolicy   string `mapstructure:"context_chunking_policy"`
+	QueuePolicy      string `mapstructure:"queue_policy"`
+	MaxPrefillMixed  int    `mapstructure:"max_prefill_tokens_mixed"` // 0 = max_num_tokens
+	MaxQueued        int    `mapstructure:"max_queued_requests"`
+	QueueTimeoutMsec int    `mapstructure:"queue_timeout_ms"` // 0 = off
+}
+
+// Transceiver is cache_transceiver_config; times in milliseconds.
+type Transceiver struct {
+	Backend           string  `mapstructure:"backend"` // DEFAULT
+	TransferTimeout   int     `mapstructure:"kv_transfer_timeout_ms"`
+	Lease             int     `mapstructure:"lease_ms"`
+	Attach            int     `mapstructure:"attach_ms"`
+	Progress          int     `mapstructure:"progress_ms"`
+	PeerWait          int     `mapstructure:"peer_wait_ms"`
+	MaxConcurrentRecv int     `mapstructure:"max_concurrent_recv"`
+	MaxInflightBytes  int64   `mapstructure:"max_inflight_bytes"`
+	MaxLeasedFraction float64 `mapstructure:"max_leased_fraction"` // 1 = no cap
+	LocalRecompute    bool    `mapstructure:"local_recompute"`
+}
+
+// DefaultWorker returns the documented defaults of a CPU worker without a
+// cache_transceiver_config.
+func DefaultWorker() Worker {
+	c := executor.DefaultConfig()
+	return Worker{
+		Backend: "auto", MaxBatchSize: c.MaxBatch, MaxNumTokens: c.MaxNumTokens,
+		TensorParallelSize: 1, MoeExpertParallelSize: 1,
+		KVCache: KVCache{
+			EnableBlockReuse: c.BlockReuse, EnablePartialReuse: c.PartialReuse, BlockReusePolicy: "all_reusable",
+			TokensPerBlock: c.BlockTokens, DType: "auto",
+		},
+		Scheduler: Scheduling{
+			CapacityPolicy: string(c.Policy), ChunkingPolicy: string(c.Chunking), QueuePolicy: string(c.Queue),
+			MaxQueued: c.MaxQueued,
+		},
+		EnableChunkedPrefill: c.ChunkPrefill, StallThreshold: 10, ShutdownGrace: 30,
+		AdminAddr: "127.0.0.1:0",
+	}
+}
+
+// DefaultTransceiver returns the documented defaults of cache_transceiver_config.
+func DefaultTransceiver() Transceiver {
+	c := executor.DefaultConfig()
+	ms := func(d time.Duration) int { return int(d / time.Millisecond) }
+	return Transceiver{
+		Backend: "DEFAULT", TransferTimeout: ms(c.RecvTotal), Lease: ms(c.Lease), Attach: ms(c.Attach), Progress: ms(c.Progress),
+		PeerWait: ms(c.PeerWait), MaxConcurrentRecv: c.MaxConcurrentRecv, MaxInflightBytes: c.MaxInflightBytes,
+		MaxLeasedFraction: c.MaxLeasedFraction, LocalRecompute: c.LocalRecompute,
+	}
+}
+
+// LoadWorker loads a worker's configuration over the defaults. The roles ctx
+// and gen imply a cache_transceiver_config; a mixed worker has one only if its
+// file has the section, empty ({}) or not. Warnings are for the log.
+func LoadWorker(role executor.Role, src Source) (Worker, []string, error) {
+	def := DefaultWorker()
+	tr := DefaultTransceiver()
+	def.Transceiver = &tr
+	if src.Foreign == nil {
+		src.Foreign = foreignWorker
+	}
+	named := role != executor.Mixed
+	user := src.Renamed
+	src.Renamed = func(tree map[string]any) []string {
+		var warnings []string
+		if user != nil {
+			warnings = user(tree)
+		}
+		if _, ok := tree["cache_transceiver_config"]; ok {
+			named = true
+		}
+		return append(warnings, renameWorker(tree)...)
+	}
+	w, warnings, err := Load(def, src)
+	if err != nil {
+		return w, warnings, err
+	}
+	if !named {
+		w.Transceiver = nil
+	}
+	if w.EnableAttentionDP {
+		warnings = append(warnings, "enable_attention_dp has no effect with tensor_parallel_size 1")
+	}
+	return w, warnings, nil
+}
+
+// renameWorker accepts the spellings of other engines, in place.
+func renameWorker(tree map[string]any) (warnings []string) {
+	alias := func(at map[string]any, key string, names map[string]string) {
+		text, ok := at[key].(string)
+		if ours, known := names[strings.ToLower(text)]; ok && known {
+			at[key] = ours
+			warnings = append(warnings, fmt.Sprintf("%s: %s counts as %s", key, text, ours))
+		}
+	}
+	if text, ok := tree["dtype"].(string); ok {
+		delete(tree, "dtype")
+		if text != "auto" {
+			warnings = append(warnings, "dtype is ignored: weights keep the type they are stored in")
+		}
+	}
+	alias(tree, "backend", map[string]string{"pytorch": "auto", "tensorrt": "auto", "trt": "auto", "_autodeploy": "auto"})
+	if sched, ok := tree["scheduler_config"].(map[string]any); ok && sched["context_chunking_policy"] == "FCFS" {
+		sched["context_chunking_policy"] = string(scheduler.FirstCome)
+	}
+	if tr, ok := tree["cache_transceiver_config"].(map[string]any); ok {
+		alias(tr, "backend", map[string]string{"ucx": "DEFAULT", "nixl": "DEFAULT", "mpi": "DEFAULT", "mooncake": "DEFAULT"})
+	}
+	return warnings
+}
+
+// Validate reports the first thing that is wrong, by its YAML key.
+func (w Worker) Validate() error {
+	var errs []error
+	bad := func(cond bool, format string, args ...any) {
+		if cond {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	oneOf := func(key, val string, words ...string) {
+		bad(!slices.Contains(words, val), "%s: %q is not one of %s", key, val, strings.Join(words, ", "))
+	}
+	oneOf("backend", w.Backend, "auto", "cpu", "cuda")
+	bad(w.MaxBatchSize < 1, "max_batch_size: %d must be at least 1", w.MaxBatchSize)
+	bad(w.MaxNumTokens < w.KVCache.TokensPerBlock+1, "max_num_tokens: %d must be more than tokens_per_block (%d)", w.MaxNumTokens, w.KVCache.TokensPerBlock)
+	bad(w.MaxSeqLen < 0 || w.MaxSeqLen == 1, "max_seq_len: %d must be at least 2, or 0 for the model's own", w.MaxSeqLen)
+	bad(w.TensorParallelSize != 1, "tensor_parallel_size: %d is not supported, use 1", w.TensorParallelSize)
+	bad(w.MoeExpertParallelSize != 1, "moe_expert_parallel_size: %d is not supported, use 1", w.MoeExpertParallelSize)
+	bad(w.StallThreshold <= 0, "stall_threshold_sec: %g must be above 0", w.StallThreshold)
+	bad(w.ShutdownGrace < 0, "shutdown_grace_sec: %g must not be negative", w.ShutdownGrace)
+	bad(w.Threads < 0 || w.Threads > 1024, "threads: %d must be 1 to 1024, or 0 for all cores", w.Threads)
+	if w.AdminAddr != "off" {
+		_, _, err := net.SplitHostPort(w.AdminAddr)
+		bad(err != nil, "admin_addr: %q must be host:port or off", w.AdminAddr)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return first(err)
+	}
+	return first(errors.Join(w.KVCache.validate(), w.Scheduler.validate(), w.Transceiver.validate()))
+}
+
+func (k KVCache) validate() error {
+	const at = "kv_cache_config."
+	switch b := k.TokensPerBlock; {
+	case b < 1 || b&(b-1) != 0 || b > 1024:
+		return fmt.Errorf(at+"tokens_per_block: %d must be a power of two up to 1024", b)
+	case k.MaxTokens < 0:
+		return fmt.Errorf(at+"max_tokens: %d must not be negative; 0 derives it from memory", k.MaxTokens)
+	case !slices.Contains([]string{"auto", "bfloat16", "float32"}, k.DType):
+		return fmt.Errorf(at+"dtype: %q is not one of auto, bfloat16, float32", k.DType)
+	case k.BlockReusePolicy != "all_reusable":
+		return fmt.Errorf(at+"block_reuse_policy: %q is not supported, use all_reusable", k.BlockReusePolicy)
+	case strings.ContainsFunc(k.Namespace, func(r rune) bool { return r < ' ' }):
+		return errors.New(at + "namespace: must not hold control characters")
+	}
+	return nil
+}
+
+func (s Scheduling) validate() error {
+	const at = "scheduler_config."
+	switch {
+	case !scheduler.Policy(s.CapacityPolicy).Valid():
+		return fmt.Errorf(at+"capacity_scheduler_policy: %q is not one of %s, %s, %s", s.CapacityPolicy,
+			scheduler.GuaranteedNoEvict, scheduler.MaxUtilization, scheduler.StaticBatch)
+	case !scheduler.Chunking(s.ChunkingPolicy).Valid():
+		return fmt.Errorf(at+"context_chunking_policy: %q is not one of %s (FCFS), %s", s.ChunkingPolicy, scheduler.FirstCome, scheduler.EqualProgress)
+	case !scheduler.Queue(s.QueuePolicy).Valid():
+		return fmt.Errorf(at+"queue_policy: %q is not one of %s, %s", s.QueuePolicy, scheduler.FCFS, scheduler.Priority)
+	case s.MaxPrefillMixed < 0:
+		return fmt.Errorf(at+"max_prefill_tokens_mixed: %d must not be negative", s.MaxPrefillMixed)
+	case s.MaxQueued < 1:
+		return fmt.Errorf(at+"max_queued_requests: %d must be at least 1", s.MaxQueued)
+	case s.QueueTimeoutMsec < 0:
+		return fmt.Errorf(at+"queue_timeout_ms: %d must not be negative; 0 is off", s.QueueTimeoutMsec)
+	}
+	return nil
+}
+
+func (t *Transceiver) validate() error {
+	if t == nil {
+		return nil
+	}
+	const at = "cache_transceiver_config."
+	for _, f := range []struct {
+		key string
+		ms  int
+	}{
+		{"kv_transfer_timeout_ms", t.TransferTimeout},
+		{"lease_ms", t.Lease},
+		{"attach_ms", t.Attach},
+		{"progress_ms", t.Progress},
+		{"peer_wait_ms", t.PeerWait},
+	} {
+		if f.ms < 1 {
+			return fmt.Errorf("%s%s: %d must be at least 1", at, f.key, f.ms)
+		}
+	}
+	switch {
+	case t.Backend != "DEFAULT":
+		return fmt.Errorf(at+"backend: %q is unknown, use DEFAULT", t.Backend)
+	case t.MaxConcurrentRecv < 1:
+		return fmt.Errorf(at+"max_concurrent_recv: %d must be at least 1", t.MaxConcurrentRecv)
+	case t.MaxInflightBytes < 1:
+		return fmt.Errorf(at+"max_inflight_bytes: %d must be at least 1", t.MaxInflightBytes)
+	case t.MaxLeasedFraction <= 0 || t.MaxLeasedFraction > 1:
+		return fmt.Errorf(at+"max_leased_fraction: %g must be above 0 and at most 1", t.MaxLeasedFraction)
+	}
+	return nil
+}
+
+// first keeps one line of a joined error, since start-up errors are one line.
+func first(err error) error {
+	var list interface{ Unwrap() []error }
+	if errors.As(err, &list) && len(list.Unwrap()) > 0 {
+		return list.Unwrap()[0]
+	}
+	return err
+}

@@ -1,0 +1,196 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"tandem/engine/executor"
+)
+
+func loadWorker(t *testing.T, role executor.Role, text string) (Worker, []string, error) {
+	t.Helper()
+	return LoadWorker(role, Source{Data: []byte(text), LookupEnv: env()})
+}
+
+func TestWorkerExampleIsTheDefault(t *testing.T) {
+	got, warnings, err := LoadWorker(executor.Ctx, Source{File: "../../configs/worker.yaml", LookupEnv: env()})
+	if err != nil || len(warnings) != 0 {
+		t.Fatal(err, warnings)
+	}
+	want, _, err := loadWorker(t, executor.Ctx, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("the example is not the defaults:\n got %+v %+v\nwant %+v %+v", got, *got.Transceiver, want, *want.Transceiver)
+	}
+}
+
+func TestWorkerBadConfig(t *testing.T) {
+	for _, tc := range []struct{ yaml, says string }{
+		{"max_batch_sise: 4", `unknown key "max_batch_sise"; the nearest known key is "max_batch_size"`},
+		{"kv_cache_config: {tokens_per_blok: 8}", `kv_cache_config.tokens_per_blok`},
+		{"max_batch_size: 0", "max_batch_size: 0 must be at least 1"},
+		{"max_batch_size: many", "max_batch_size"},
+		{"trust_internal_network: 'true'", "true or false without quotes"},
+		{"max_num_tokens: 8", "max_num_tokens: 8 must be more than tokens_per_block"},
+		{"max_seq_len: 1", "max_seq_len: 1"},
+		{"tensor_parallel_size: 2", "tensor_parallel_size: 2 is not supported, use 1"},
+		{"backend: tpu", `backend: "tpu" is not one of auto, cpu, cuda`},
+		{"threads: -1", "threads: -1"},
+		{"admin_addr: nowhere", "admin_addr"},
+		{"stall_threshold_sec: 0", "stall_threshold_sec"},
+		{"kv_cache_config: {tokens_per_block: 12}", "tokens_per_block: 12 must be a power of two"},
+		{"kv_cache_config: {max_tokens: -1}", "max_tokens: -1"},
+		{"kv_cache_config: {dtype: fp8}", `kv_cache_config.dtype: "fp8" is not one of`},
+		{"kv_cache_config: {block_reuse_policy: per_conversation}", "block_reuse_policy"},
+		{"scheduler_config: {queue_policy: LIFO}", `scheduler_config.queue_policy: "LIFO" is not one of FCFS, PRIORITY`},
+		{"scheduler_config: {capacity_scheduler_policy: X}", "capacity_scheduler_policy"},
+		{"scheduler_config: {context_chunking_policy: X}", "context_chunking_policy"},
+		{"scheduler_config: {max_queued_requests: 0}", "max_queued_requests: 0"},
+		{"scheduler_config: {queue_timeout_ms: -1}", "queue_timeout_ms: -1"},
+		{"cache_transceiver_config: {lease_ms: 0}", "cache_transceiver_config.lease_ms: 0 must be at least 1"},
+		{"cache_transceiver_config: {backend: rsync}", `backend: "rsync" is unknown`},
+		{"cache_transceiver_config: {max_leased_fraction: 0}", "max_leased_fraction: 0"},
+		{"cache_transceiver_config: {max_concurrent_recv: 0}", "max_concurrent_recv: 0"},
+	} {
+		_, _, err := loadWorker(t, executor.Mixed, tc.yaml)
+		if err == nil || !strings.Contains(err.Error(), tc.says) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: got %v, want one line with %q", tc.yaml, err, tc.says)
+		}
+	}
+}
+
+func TestWorkerTransceiverByRole(t *testing.T) {
+	for _, tc := range []struct {
+		role  executor.Role
+		yaml  string
+		has   bool
+		lease int
+	}{
+		{executor.Mixed, "", false, 0},
+		{executor.Mixed, "cache_transceiver_config: {}", true, 60000},
+		{executor.Mixed, "cache_transceiver_config: {backend: UCX, lease_ms: 5}", true, 5},
+		{executor.Ctx, "", true, 60000},
+		{executor.Gen, "cache_transceiver_config: {lease_ms: 5}", true, 5},
+	} {
+		w, _, err := loadWorker(t, tc.role, tc.yaml)
+		if err != nil {
+			t.Errorf("%s %q: %v", tc.role, tc.yaml, err)
+			continue
+		}
+		if (w.Transceiver != nil) != tc.has {
+			t.Errorf("%s %q: transceiver %v", tc.role, tc.yaml, w.Transceiver)
+			continue
+		}
+		if tr := w.Transceiver; tr != nil && (tr.Lease != tc.lease || tr.TransferTimeout != 120000 || !tr.LocalRecompute || tr.Backend != "DEFAULT") {
+			t.Errorf("%s %q: transceiver %+v", tc.role, tc.yaml, *tr)
+		}
+		h, err := w.HTTP(false)
+		if err != nil || h.Transceiver != tc.has || h.Trusted {
+			t.Errorf("%s %q: %+v %v", tc.role, tc.yaml, h, err)
+		}
+	}
+}
+
+func TestWorkerForeignKeys(t *testing.T) {
+	w, warnings, err := loadWorker(t, executor.Gen, `
+backend: pytorch
+dtype: bfloat16
+cuda_graph_config: {enable_padding: true, batch_sizes: [1, 2]}
+enable_attention_dp: true
+attention_dp_config: {enable_balance: true}
+print_iter_log: true
+disable_overlap_scheduler: true
+moe_config: {backend: CUTLASS}
+kv_cache_config: {free_gpu_memory_fraction: 0.8, enable_block_reuse: false, dtype: auto}
+cache_transceiver_config: {backend: NIXL, max_tokens_in_buffer: 4096}
+scheduler_config: {context_chunking_policy: FCFS}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := strings.Join(warnings, "\n")
+	for _, want := range []string{
+		"backend: pytorch counts as auto", "dtype is ignored", "cuda_graph_config is ignored", "enable_attention_dp", "attention_dp_config is ignored",
+		"print_iter_log is ignored: see /metrics", "disable_overlap_scheduler", "moe_config", "kv_cache_config.free_gpu_memory_fraction is ignored",
+		"backend: NIXL counts as DEFAULT", "cache_transceiver_config.max_tokens_in_buffer",
+	} {
+		if !strings.Contains(all, want) {
+			t.Errorf("no warning %q in\n%s", want, all)
+		}
+	}
+	if w.KVCache.EnableBlockReuse || w.Scheduler.ChunkingPolicy != "FIRST_COME_FIRST_SERVED" || w.Backend != "auto" {
+		t.Errorf("%+v", w)
+	}
+}
+
+func TestForeignKeysAreNotOurs(t *testing.T) {
+	ours := Keys[Worker]()
+	for key := range foreignWorker {
+		for _, k := range ours {
+			if key == k {
+				t.Errorf("%s is both ours and foreign", key)
+			}
+		}
+	}
+}
+
+func TestWorkerCore(t *testing.T) {
+	w, _, err := loadWorker(t, executor.Gen, "max_batch_size: 3\nkv_cache_config: {enable_block_reuse: false}\nscheduler_config: {queue_timeout_ms: 250}\ncache_transceiver_config: {attach_ms: 7}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := w.Core(executor.Gen)
+	if c.Role != executor.Gen || c.MaxBatch != 3 || c.BlockReuse || c.PartialReuse || c.ShareInPass || c.QueueTimeout != 250*time.Millisecond || c.Attach != 7*time.Millisecond {
+		t.Errorf("%+v", c)
+	}
+	def, _, err := loadWorker(t, executor.Ctx, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := executor.DefaultConfig()
+	want.Role = executor.Ctx
+	if got := def.Core(executor.Ctx); !reflect.DeepEqual(got, want) {
+		t.Errorf("defaults differ:\n got %+v\nwant %+v", got, want)
+	}
+}
+
+func TestWorkerEnvironment(t *testing.T) {
+	w, _, err := LoadWorker(executor.Ctx, Source{
+		Data: []byte("max_batch_size: 3"), Flags: map[string]any{"threads": 5},
+		LookupEnv: env("TANDEM_MAX_BATCH_SIZE", "4", "TANDEM_KV_CACHE_CONFIG__MAX_TOKENS", "99", "TANDEM_CACHE_TRANSCEIVER_CONFIG__LEASE_MS", "8", "TANDEM_THREADS", "2"),
+	})
+	if err != nil || w.MaxBatchSize != 4 || w.KVCache.MaxTokens != 99 || w.Transceiver.Lease != 8 || w.Threads != 5 {
+		t.Errorf("%+v %v", w, err)
+	}
+}
+
+func TestSecret(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(path, []byte("0123456789abcdef\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("SOME_KEY", "fedcba9876543210")
+	for _, tc := range []struct{ in, want, says string }{
+		{"", "", ""},
+		{"0123456789abcdef", "0123456789abcdef", ""},
+		{"env:SOME_KEY", "fedcba9876543210", ""},
+		{"file:" + path, "0123456789abcdef", ""},
+		{"short", "", "shorter than 16 bytes"},
+		{"env:NOT_SET_AT_ALL", "", "NOT_SET_AT_ALL is not set"},
+		{"file:" + path + "x", "", "no such file"},
+	} {
+		got, err := Secret("k", tc.in)
+		if tc.says == "" && (err != nil || got != tc.want) || tc.says != "" && (err == nil || !strings.Contains(err.Error(), tc.says)) {
+			t.Errorf("%q: %q %v", tc.in, got, err)
+		}
+		if err != nil && strings.HasPrefix(tc.in, "short") && strings.Contains(err.Error(), "\"short\"") {
+			t.Error("the secret is in the error")
+		}
+	}
+}
