@@ -169,31 +169,62 @@ func (r *Registry) Down(id string) <-chan struct{} {
 }
 
 // Candidates lists the routable workers of a leg, in configuration order, that pair with at least one routable worker of
-// the other leg. With a model name only workers that list it count; "" means any.
+// the other leg other than themselves. With a model name only workers that list it count; "" means any.
 func (r *Registry) Candidates(leg Role, model string) []Instance {
 	own, others := r.routable(leg, model), r.routable(leg.Other(), model)
 	out := own[:0]
 	for _, in := range own {
-		for _, other := range others {
-			if ok, _ := pairsAs(leg, in.Info, other.Info); ok {
+		if len(partners(leg, in, others)) > 0 {
+			out = append(out, in)
+		}
+	}
+	return out
+}
+
+// Partners lists the routable workers of the other leg that pair with the given one of leg, itself left out.
+func (r *Registry) Partners(leg Role, in Instance, model string) []Instance {
+	return partners(leg, in, r.routable(leg.Other(), model))
+}
+
+func partners(leg Role, in Instance, others []Instance) []Instance {
+	out := make([]Instance, 0, len(others))
+	for _, other := range others {
+		if ok, _ := pairsAs(leg, in.Info, other.Info); ok && other.ID != in.ID {
+			out = append(out, other)
+		}
+	}
+	return out
+}
+
+// Alone lists the routable mixed workers that serve both legs, which can run a request without a hand-over.
+func (r *Registry) Alone(model string) []Instance {
+	var out []Instance
+	for _, in := range r.routable(Generation, model) {
+		for _, other := range r.routable(Context, model) {
+			if in.ID == other.ID {
 				out = append(out, in)
-				break
 			}
 		}
 	}
 	return out
 }
 
-// Partners lists the routable workers of the other leg that pair with the given one.
-func (r *Registry) Partners(leg Role, info ServerInfo, model string) []Instance {
-	others := r.routable(leg.Other(), model)
-	out := others[:0]
-	for _, other := range others {
-		if ok, _ := pairsAs(leg, info, other.Info); ok {
-			out = append(out, other)
+// Models lists the models of all routable workers, each name once, in configuration order. open tells that some worker
+// does not say what it serves, so that a name not listed may still exist.
+func (r *Registry) Models() (models []Model, open bool) {
+	seen := map[string]bool{}
+	for _, leg := range []Role{Context, Generation} {
+		for _, in := range r.routable(leg, "") {
+			open = open || len(in.Models) == 0
+			for _, m := range in.Models {
+				if !seen[m.ID] {
+					seen[m.ID] = true
+					models = append(models, m)
+				}
+			}
 		}
 	}
-	return out
+	return models, open
 }
 
 func (r *Registry) routable(leg Role, model string) []Instance {

@@ -108,8 +108,14 @@ func TestRegistryRestartCallback(t *testing.T) {
 		if id := <-restarted; id != "c:1" {
 			t.Errorf("restarted %q", id)
 		}
-		if got := ids(r.Partners(Context, good(Mixed, "b").info, "")); got != "c:1" {
-			t.Errorf("a mixed worker partners itself: %q", got)
+		if got := ids(r.Candidates(Context, "")); got != "" {
+			t.Errorf("a single mixed worker has no partner: %q", got)
+		}
+		if got := ids(r.Alone("tiny")); got != "c:1" {
+			t.Errorf("it serves alone: %q", got)
+		}
+		if models, open := r.Models(); len(models) != 1 || models[0].ID != "tiny" || open {
+			t.Errorf("models %+v, open %v", models, open)
 		}
 		cancel()
 		<-done

@@ -1,0 +1,121 @@
+package disagg
+
+import (
+	"errors"
+	"net/http"
+	"strconv"
+
+	"tandem/serve/openai"
+)
+
+// Headers that only the frontend sends.
+const (
+	headerCtxServer = "X-Disagg-Ctx-Server"
+	headerGenServer = "X-Disagg-Gen-Server"
+	headerPath      = "X-Disagg-Path"
+)
+
+// errClientGone says that a write to the client failed: nobody reads the answer any more.
+var errClientGone = errors.New("the client does not read")
+
+// client is the answer side of one request. Not safe for concurrent use.
+type client struct {
+	w       http.ResponseWriter
+	events  *openai.EventWriter
+	expose  bool
+	status  int           // what was sent, 0 = nothing yet
+	usage   *openai.Usage // what the client was told
+	relayed bool          // an event of a gen worker went out, so no other attempt may follow
+	early   bool          // the first delta went out
+}
+
+func (s *Server) newClient(w http.ResponseWriter, p *RoutePlan) *client {
+	c := &client{w: w, events: openai.NewEventWriter(w, s.cfg.ClientWrite), expose: s.cfg.ExposeRouting}
+	w.Header().Set(openai.HeaderRequestID, p.RequestID)
+	return c
+}
+
+// route sets the routing headers; they count when the first byte goes out. Unused legs are "-".
+func (c *client) route(id int64, path Path, ctx, gen, receipts string) {
+	h := c.w.Header()
+	h.Set(openai.HeaderDisaggRequestID, strconv.FormatInt(id, 10))
+	if !c.expose {
+		return
+	}
+	h.Set(headerCtxServer, orDash(ctx))
+	h.Set(headerGenServer, orDash(gen))
+	h.Set(headerPath, string(path))
+	if receipts != "" {
+		h.Set(openai.HeaderRoute, receipts)
+	}
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// joinReceipts joins the workers' route receipts.
+func joinReceipts(a, b string) string {
+	if a == "" || b == "" {
+		return a + b
+	}
+	return a + ", " + b
+}
+
+// started tells whether status and headers are out.
+func (c *client) started() bool { return c.status != 0 }
+
+// data sends one event's JSON.
+func (c *client) data(payload []byte) error {
+	c.status = http.StatusOK
+	if err := c.events.Data(payload); err != nil {
+		return errors.Join(errClientGone, err)
+	}
+	return nil
+}
+
+// raw sends whole events as they are.
+func (c *client) raw(events []byte) error {
+	c.status = http.StatusOK
+	if err := c.events.Raw(events); err != nil {
+		return errors.Join(errClientGone, err)
+	}
+	return nil
+}
+
+// done ends a stream that succeeded.
+func (c *client) done() error {
+	if err := c.events.Done(); err != nil {
+		return errors.Join(errClientGone, err)
+	}
+	return nil
+}
+
+// whole sends a complete JSON answer.
+func (c *client) whole(body []byte) error {
+	c.status = http.StatusOK
+	h := c.w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	c.w.WriteHeader(http.StatusOK)
+	if _, err := c.w.Write(body); err != nil {
+		return errors.Join(errClientGone, err)
+	}
+	return nil
+}
+
+// fail tells the client of an error. It returns true when the stream had begun: then the error is an event and the
+// connection must be cut so that nobody takes the answer for complete.
+func (c *client) fail(e *openai.Error) (cut bool) {
+	if !c.started() {
+		c.status = e.Status
+		openai.WriteError(c.w, e)
+		return false
+	}
+	// The connection is cut whether or not the event arrives.
+	_ = c.events.Error(e)
+	return true
+}

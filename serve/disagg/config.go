@@ -1,0 +1,80 @@
+package disagg
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Config is what the frontend needs besides workers and routers. All durations are above 0.
+type Config struct {
+	RequestTimeout   time.Duration // whole non-streamed request; time to the first event of a stream
+	StreamIdle       time.Duration // gap between two upstream bytes of a stream
+	ConnectTimeout   time.Duration // TCP to a worker
+	HandoffLease     time.Duration // how long a ctx worker keeps unclaimed blocks
+	AdmissionTimeout time.Duration // choosing a gen worker until it accepted; below HandoffLease
+	AbortGrace       time.Duration // deadline of one abort message
+	ClientWrite      time.Duration // one event to the client
+	MaxRetries       int           // further attempts of a leg after the first, 0..10
+	NoRetry          bool          // forces MaxRetries and the attempts for transient races to 0
+	MaxInflight      int           // requests at once, 0 = unlimited
+	RetryPause       time.Duration // before a retry, give or take a fifth
+	RacePause        time.Duration // before a retry of a transient race
+
+	AllowChatTemplate   bool   // chat_template in a request body
+	StripMessageHistory bool   // gen leg gets only the last chat message
+	PromptIDsAsBytes    bool   // ask ctx for prompt_token_ids_b64
+	EarlyFirstToken     bool   // emit the first delta from the ctx reply
+	ExposeRouting       bool   // routing headers and worker addresses to the client
+	AuthKey             []byte // signs protected fields, empty = unsigned
+	NodeID              int    // 0..255
+	ProcessID           int    // 0..63
+	Version             string
+}
+
+// raceAttempts is how often a leg that hits transient races is tried in all.
+const raceAttempts = 5
+
+// DefaultConfig returns the defaults of all keys; ids and version are the caller's.
+func DefaultConfig() Config {
+	return Config{
+		RequestTimeout: 180 * time.Second, StreamIdle: 60 * time.Second, ConnectTimeout: 2 * time.Second,
+		HandoffLease: 60 * time.Second, AdmissionTimeout: 30 * time.Second, AbortGrace: 2 * time.Second,
+		ClientWrite: 60 * time.Second, MaxRetries: 1, RetryPause: time.Second, RacePause: 50 * time.Millisecond,
+		EarlyFirstToken: true, Version: "0.0.0-dev",
+	}
+}
+
+// Validate checks ranges; errors name the YAML key.
+func (c Config) Validate() error {
+	for _, d := range []struct {
+		key string
+		val time.Duration
+	}{
+		{"request_timeout_sec", c.RequestTimeout},
+		{"stream_idle_timeout_sec", c.StreamIdle},
+		{"connect_timeout_ms", c.ConnectTimeout},
+		{"handoff_lease_sec", c.HandoffLease},
+		{"admission_timeout_sec", c.AdmissionTimeout},
+		{"abort_grace_ms", c.AbortGrace},
+	} {
+		if d.val <= 0 {
+			return fmt.Errorf("%s: must be above 0", d.key)
+		}
+	}
+	switch {
+	case c.AdmissionTimeout >= c.HandoffLease:
+		return fmt.Errorf("admission_timeout_sec: %v must be below handoff_lease_sec %v", c.AdmissionTimeout, c.HandoffLease)
+	case c.MaxRetries < 0 || c.MaxRetries > 10:
+		return fmt.Errorf("max_retries: %d is outside 0..10", c.MaxRetries)
+	case c.MaxInflight < 0:
+		return fmt.Errorf("max_inflight_requests: %d is negative", c.MaxInflight)
+	case c.NodeID < 0 || c.NodeID > 255:
+		return fmt.Errorf("node_id: %d is outside 0..255", c.NodeID)
+	case c.ProcessID < 0 || c.ProcessID > 63:
+		return fmt.Errorf("process id %d is outside 0..63", c.ProcessID)
+	case len(c.AuthKey) > 0 && len(c.AuthKey) < 16:
+		return errors.New("internal_request_auth_key: must have at least 16 bytes")
+	}
+	return nil
+}

@@ -1,0 +1,164 @@
+package disagg
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"tandem/serve/discovery"
+	"tandem/serve/openai"
+	"tandem/serve/router"
+)
+
+// generationLeg runs the gen leg with its retries and sends the answer. h is nil when a mixed worker runs the whole
+// request. All attempts after one hand-over share its id.
+func (s *Server) generationLeg(ctx context.Context, p *RoutePlan, h *handoff, out *client) error {
+	list := func() []discovery.Instance { return s.reg.Alone(p.Req.Model) }
+	if h != nil {
+		list = func() []discovery.Instance { return s.reg.Partners(discovery.Context, h.instance, p.Req.Model) }
+	}
+	admission := s.now().Add(s.cfg.AdmissionTimeout)
+	t := s.newTries()
+	var sel router.Selection
+	defer func() { sel.Reservation.Release(true) }()
+	var last *legError
+	v := verdict{}
+	for {
+		if !v.same {
+			sel.Reservation.Release(false)
+			next, err := s.choose(p, discovery.Generation, list, &t, v.strict)
+			if err != nil {
+				return legOrUnavailable(last, err, discovery.Generation)
+			}
+			sel = next
+			if h == nil && last == nil {
+				s.obs.RequestRouted(s.now().Sub(p.Arrived))
+			}
+		}
+		g := genAttempt{inst: sel.Instance, h: h, out: out, p: p, id: s.ids.Next()}
+		if h != nil {
+			g.id = h.id
+		}
+		g.limit, g.cause = p.Deadline.Sub(s.now()), errTimeout
+		if d := admission.Sub(s.now()); h != nil && p.Req.Stream && d < g.limit {
+			g.limit, g.cause = d, errAdmission
+		}
+		lerr := s.runGen(ctx, &g)
+		if lerr == nil {
+			return nil
+		}
+		last = lerr
+		v = verdict{}
+		if !out.relayed {
+			v = t.next(lerr, sel.Instance.ID)
+		}
+		if consumed(lerr) {
+			v = verdict{}
+		}
+		if h != nil && lerr.reached() && lerr.fault != faultStatus && !v.same {
+			s.abort(ctx, discovery.Generation, sel.Instance, h.id, reasonOf(ctx, lerr))
+		}
+		if !v.again || !s.pause(ctx, p, v) {
+			return lerr
+		}
+		s.obs.Happened(EventRetry, string(discovery.Generation))
+	}
+}
+
+// consumed tells that the blocks of the hand-over are gone, so that only a new ctx leg can help.
+func consumed(e *legError) bool { return e.fault == faultStatus && e.err.Code == codeUnknownTransfer }
+
+// genAttempt is one try of a gen leg.
+type genAttempt struct {
+	p     *RoutePlan
+	h     *handoff // nil = whole request
+	out   *client
+	inst  discovery.Instance
+	id    int64
+	limit time.Duration
+	cause error
+}
+
+func (s *Server) runGen(ctx context.Context, g *genAttempt) *legError {
+	c := call{role: discovery.Generation, inst: g.inst, id: g.id, limit: g.limit, cause: g.cause, tell: !g.p.Req.Stream}
+	c.body = g.p.wholeBody()
+	if g.h != nil {
+		body, params, err := g.p.genBody(g.h, s.cfg.StripMessageHistory)
+		if err != nil {
+			return &legError{fault: faultReply, role: c.role, id: c.id, err: upstream("cannot encode the request"), cause: err}
+		}
+		c.body, c.params = body, params
+	}
+	l, lerr := s.start(ctx, g.p, c)
+	if lerr != nil {
+		s.obs.LegEnded(LegEnd{Role: discovery.Generation})
+		return lerr
+	}
+	defer l.close()
+	g.announce(l.resp.Header.Get(openai.HeaderRoute))
+	if g.p.Req.Stream {
+		l.timer.Reset(max(1, g.p.Deadline.Sub(s.now())))
+		r := relay{s: s, l: l, g: g}
+		lerr = r.run()
+	} else {
+		lerr = s.relayWhole(l, g)
+	}
+	s.report(l, lerr == nil)
+	return lerr
+}
+
+// announce sets the routing headers for the worker that accepted.
+func (g *genAttempt) announce(receipt string) {
+	if g.h == nil {
+		g.out.route(g.id, PathGenOnly, "", g.inst.ID, receipt)
+		return
+	}
+	g.out.route(g.id, PathCtxGen, g.h.instance.ID, g.inst.ID, joinReceipts(g.h.route, receipt))
+}
+
+// relayWhole sends a non-streamed answer with the ctx worker's usage.
+func (s *Server) relayWhole(l *leg, g *genAttempt) *legError {
+	data, lerr := l.readAll()
+	if lerr != nil {
+		return lerr
+	}
+	l.first = s.now().Sub(l.started)
+	body, err := openai.ParseBody(data)
+	if err != nil {
+		return l.fail(faultReply, upstream("the reply is no JSON object"), err)
+	}
+	usage, changed, err := rewriteUsage(&body, g.ctxUsage())
+	if err != nil {
+		return l.fail(faultReply, upstream(err.Error()), err)
+	}
+	if usage != nil {
+		l.tokens = usage.CompletionTokens
+	}
+	if g.p.Req.Logprobs >= 0 && usage != nil {
+		if err := checkLogprobs(&body, g.p.Req.Endpoint, usage.CompletionTokens); err != nil {
+			return l.fail(faultReply, upstream(err.Error()), err)
+		}
+	}
+	if stripInternal(&body) || changed {
+		data = body.AppendJSON(make([]byte, 0, len(data)+64))
+	}
+	g.out.usage = usage
+	g.h.settle(s)
+	if err := g.out.whole(data); err != nil {
+		return l.fail(faultGone, openai.NewError(openai.StatusClientClosed, "cancelled", "the client closed the connection"), err)
+	}
+	return nil
+}
+
+// ctxUsage returns the authoritative counts, nil when the gen worker's own are right.
+func (g *genAttempt) ctxUsage() *openai.Usage {
+	if g.h == nil {
+		return nil
+	}
+	return &g.h.usage
+}
+
+// gone tells whether a failure means that nobody waits for the answer.
+func (e *legError) gone() bool {
+	return e.fault == faultGone && e.err.Status != http.StatusServiceUnavailable
+}

@@ -1,0 +1,150 @@
+package disagg
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"tandem/serve/conversation"
+	"tandem/serve/openai"
+)
+
+// Handler returns the public routes.
+func (s *Server) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/completions", s.complete(openai.Completion))
+	mux.HandleFunc("POST /v1/chat/completions", s.complete(openai.Chat))
+	mux.HandleFunc("GET /v1/models", s.models)
+	mux.HandleFunc("GET /v1/models/{id...}", s.model)
+	mux.HandleFunc("GET /health", s.health)
+	mux.HandleFunc("GET /health/live", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
+	mux.HandleFunc("GET /health/ready", s.healthReady)
+	mux.HandleFunc("GET /cluster_info", s.clusterInfo)
+	mux.HandleFunc("GET /version", s.version)
+	if s.metrics != nil {
+		mux.Handle("GET /metrics", s.metrics)
+		mux.Handle("GET /prometheus/metrics", s.metrics)
+	}
+	for _, path := range []string{"/v1/completions", "/v1/chat/completions"} {
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Allow", http.MethodPost)
+			openai.WriteError(w, openai.NewError(http.StatusMethodNotAllowed, openai.CodeMethodNotAllowed,
+				"%s needs the method POST, not %s", r.URL.Path, openai.Cut(r.Method, 32)))
+		})
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		openai.WriteError(w, openai.NewError(http.StatusNotFound, openai.CodeNotFound,
+			"there is no %s %s here", openai.Cut(r.Method, 32), openai.Cut(r.URL.Path, 256)))
+	})
+	return mux
+}
+
+// complete handles one completions route.
+func (s *Server) complete(e openai.Endpoint) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if s.serve(w, r, e) {
+			// Ends the response abnormally, so that a client can tell truncation from completion.
+			panic(http.ErrAbortHandler)
+		}
+	}
+}
+
+// serve answers one request and returns whether the connection must be cut.
+func (s *Server) serve(w http.ResponseWriter, r *http.Request, e openai.Endpoint) (cut bool) {
+	p := &RoutePlan{RequestID: openai.RequestID(r.Header), Arrived: s.now()}
+	out := s.newClient(w, p)
+	ctx, cancel := context.WithCancelCause(r.Context())
+	defer cancel(nil)
+	defer context.AfterFunc(s.stop, func() { cancel(context.Cause(s.stop)) })()
+	defer func() {
+		if v := recover(); v != nil {
+			s.log.Error("request handler panicked", "panic", v, "stack", string(debug.Stack()))
+			cut = out.fail(openai.NewError(http.StatusInternalServerError, "internal", "internal error"))
+		}
+	}()
+	ok, full := s.enter()
+	switch {
+	case full:
+		busy := openai.NewError(http.StatusTooManyRequests, "", "the limit of %d requests at once is reached; try again soon", s.cfg.MaxInflight)
+		busy.RetryAfter = time.Second
+		return s.finish(ctx, p, out, busy)
+	case !ok:
+		return s.finish(ctx, p, out, unavailable("the frontend is shutting down"))
+	}
+	defer s.leave()
+	if ready, why := s.ready(); !ready {
+		return s.finish(ctx, p, out, unavailable("%s; try again soon", why))
+	}
+	plan, err := s.admit(w, r, e, p)
+	if err != nil {
+		s.obs.Happened(EventValidation)
+		return s.finish(ctx, p, out, err)
+	}
+	s.obs.RequestBegan(plan.Req.Stream)
+	return s.finish(ctx, plan, out, s.run(ctx, plan, out))
+}
+
+// admit reads and checks the request at the edge and builds its plan.
+func (s *Server) admit(w http.ResponseWriter, r *http.Request, e openai.Endpoint, p *RoutePlan) (*RoutePlan, error) {
+	data, err := openai.ReadBody(w, r, 0)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // an *openai.Error for the client
+	}
+	req, err := openai.DecodeRequest(e, data)
+	var oe *openai.Error
+	if errors.As(err, &oe) && strings.HasPrefix(oe.Param, "disaggregated_params") {
+		return nil, errInternalParams()
+	}
+	if err != nil {
+		return nil, err //nolint:wrapcheck // an *openai.Error for the client
+	}
+	if err := s.checkEdge(req); err != nil {
+		return nil, err
+	}
+	params, _ := req.Body.Get("conversation_params")
+	nvext, _ := req.Body.Get("nvext")
+	who, err := conversation.Resolve(conversation.Source{ConversationParams: params, NVExt: nvext, Header: r.Header})
+	var fe *conversation.FieldError
+	if errors.As(err, &fe) {
+		return nil, openai.Invalid(fe.Param, "%s %s", fe.Param, fe.Message)
+	}
+	for range who.Rejected {
+		s.obs.Happened(EventIDRejected)
+	}
+	return newPlan(req, p.RequestID, who, p.Arrived, s.cfg.RequestTimeout), nil
+}
+
+func errInternalParams() *openai.Error {
+	return openai.Invalid("disaggregated_params", "disaggregated_params is not part of the public API: leave it out")
+}
+
+// checkEdge refuses what only the frontend can judge.
+func (s *Server) checkEdge(req *openai.Request) error {
+	if _, ok := req.Body.Get("disaggregated_params"); ok {
+		return errInternalParams()
+	}
+	if raw, ok := req.Body.Get("chat_template"); ok && string(raw) != "null" && !s.cfg.AllowChatTemplate {
+		return openai.Invalid("chat_template", "chat_template is not accepted here: leave it out, or ask the operator to set allow_request_chat_template")
+	}
+	if req.Model == "" {
+		return nil
+	}
+	models, open := s.reg.Models()
+	if open {
+		return nil
+	}
+	names := make([]string, 0, len(models))
+	for _, m := range models {
+		if m.ID == req.Model {
+			return nil
+		}
+		names = append(names, m.ID)
+	}
+	err := openai.NewError(http.StatusNotFound, openai.CodeModelNotFound, "the model %q does not exist; available: %s",
+		openai.Cut(req.Model, 128), strings.Join(names, ", "))
+	err.Param = "model"
+	return err
+}

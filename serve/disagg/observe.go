@@ -1,0 +1,56 @@
+package disagg
+
+import (
+	"time"
+
+	"tandem/serve/discovery"
+	"tandem/serve/openai"
+)
+
+// Event names something that is counted. Labels are from closed sets.
+type Event string
+
+// The events and their labels.
+const (
+	EventValidation   Event = "validation_exceptions"          // none
+	EventRetry        Event = "retry_requests"                 // role
+	EventAbort        Event = "aborts_sent_total"              // role, reason
+	EventDisconnect   Event = "client_disconnects_total"       // phase
+	EventGenSkipped   Event = "gen_skipped_total"              // finish reason
+	EventBypass       Event = "bypass_total"                   // none
+	EventIDRejected   Event = "conversation_id_rejected_total" // none
+	EventHandoffLapse Event = "handoff_expired_total"          // none
+)
+
+// LegEnd reports one finished attempt of a leg.
+type LegEnd struct {
+	Role  discovery.Role
+	OK    bool
+	First time.Duration // to the first token: the reply of ctx, the first event of gen; 0 = none came
+	Total time.Duration
+	// Tokens that the leg produced; 0 = unknown.
+	Tokens int
+}
+
+// Observer is told what happens to requests. Its methods are called from many goroutines and must not block.
+type Observer interface {
+	// RequestBegan counts an arrival.
+	RequestBegan(stream bool)
+	// RequestRouted tells how long a request waited for its first worker.
+	RequestRouted(wait time.Duration)
+	// RequestEnded tells the status of the answer; usage is nil when none was sent.
+	RequestEnded(status int, usage *openai.Usage)
+	// LegEnded reports one attempt.
+	LegEnded(LegEnd)
+	// Happened counts an event.
+	Happened(e Event, labels ...string)
+}
+
+// deaf is the Observer of a server without one.
+type deaf struct{}
+
+func (deaf) RequestBegan(bool)               {}
+func (deaf) RequestRouted(time.Duration)     {}
+func (deaf) RequestEnded(int, *openai.Usage) {}
+func (deaf) LegEnded(LegEnd)                 {}
+func (deaf) Happened(Event, ...string)       {}

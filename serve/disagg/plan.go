@@ -1,0 +1,145 @@
+package disagg
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"tandem/serve/conversation"
+	"tandem/serve/discovery"
+	"tandem/serve/openai"
+	"tandem/serve/router"
+)
+
+// Path says which legs a request takes; it is the value of X-Disagg-Path.
+type Path string
+
+// The paths.
+const (
+	PathCtxGen  Path = "ctx_gen"
+	PathGenOnly Path = "gen_only"
+	PathCtxOnly Path = "ctx_only"
+)
+
+// RoutePlan is all that both legs of one request read. It is built once, before any leg.
+type RoutePlan struct {
+	Req       *openai.Request
+	RequestID string            // X-Request-ID
+	Ctx, Gen  conversation.View // what the legs route by
+	Path      Path              // as planned; a finished ctx leg turns ctx_gen into ctx_only
+	Arrived   time.Time
+	Deadline  time.Time // of the whole answer, or of a stream's first event
+
+	tokens []int32 // prompt ids if the client sent them
+	text   string  // else the text that placement hashes
+}
+
+// newPlan resolves identities and content. The error is for the client.
+func newPlan(req *openai.Request, requestID string, who conversation.Resolved, now time.Time, limit time.Duration) *RoutePlan {
+	p := &RoutePlan{Req: req, RequestID: requestID, Arrived: now, Deadline: now.Add(limit)}
+	p.Ctx, p.Gen = conversation.Views(who)
+	switch {
+	case req.PromptIDs != nil:
+		p.tokens = req.PromptIDs
+	case req.Prompt.IDs != nil:
+		p.tokens = req.Prompt.IDs
+	case req.Endpoint == openai.Chat:
+		p.text = chatText(req.Messages)
+	default:
+		p.text = req.Prompt.Text
+	}
+	return p
+}
+
+// chatText is what placement sees of a chat: "role:content" lines.
+func chatText(messages []openai.ChatMessage) string {
+	var b strings.Builder
+	for i := range messages {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		b.WriteString(messages[i].Role)
+		b.WriteByte(':')
+		b.WriteString(messages[i].Content)
+	}
+	return b.String()
+}
+
+// view returns the leg's view.
+func (p *RoutePlan) view(role discovery.Role) conversation.View {
+	if role == discovery.Context {
+		return p.Ctx
+	}
+	return p.Gen
+}
+
+// routing is the placement question of a leg.
+func (p *RoutePlan) routing(role discovery.Role, candidates func() []discovery.Instance, exclude []string) router.Request {
+	v := p.view(role)
+	return router.Request{
+		RoutingID: v.RoutingID(), ConversationID: v.ConversationID, Tokens: p.tokens, Text: p.text,
+		MaxTokens: p.Req.MaxTokensOr(0), Generation: role == discovery.Generation, Candidates: candidates, Exclude: exclude,
+	}
+}
+
+// base copies the client's body with the resolved conversation id in it.
+func (p *RoutePlan) base(role discovery.Role) openai.Body {
+	body := p.Req.Body.Clone()
+	body.Delete("conversation_params")
+	if id := p.view(role).ConversationID; id != "" {
+		raw := openai.AppendString([]byte(`{"conversation_id":`), id)
+		body.Set("conversation_params", append(raw, '}'))
+	}
+	return body
+}
+
+// ctxBody is the request of a ctx leg: not streamed, with fresh parameters; all else is the client's.
+func (p *RoutePlan) ctxBody(id int64, idsAsBytes bool) ([]byte, error) {
+	body := p.base(discovery.Context)
+	body.Set("stream", json.RawMessage("false"))
+	body.Delete("stream_options")
+	params := openai.DisaggParams{
+		RequestType: openai.ContextOnly, ScheduleStyle: openai.ContextFirst,
+		DisaggRequestID: &id, ReturnPromptIDsB64: idsAsBytes,
+	}
+	if err := body.SetValue("disaggregated_params", params); err != nil {
+		return nil, fmt.Errorf("ctx request: %w", err)
+	}
+	return body.AppendJSON(nil), nil
+}
+
+// genBody is the request of a gen leg after a hand-over: the ctx worker's parameters and token ids, so that gen neither
+// renders nor tokenises.
+func (p *RoutePlan) genBody(h *handoff, strip bool) ([]byte, *openai.DisaggParams, error) {
+	body := p.base(discovery.Generation)
+	switch {
+	case h.idsAsBytes:
+		body.Delete("prompt")
+		body.Set("prompt_token_ids_b64", h.promptIDs)
+	case p.Req.Endpoint == openai.Completion:
+		body.Delete("prompt_token_ids")
+		body.Delete("prompt_token_ids_b64")
+		body.Set("prompt", h.promptIDs)
+	default:
+		body.Set("prompt_token_ids", h.promptIDs)
+	}
+	if strip && len(p.Req.Messages) > 1 {
+		last := slices.Concat([]byte("["), p.Req.Messages[len(p.Req.Messages)-1].JSON, []byte("]"))
+		body.Set("messages", last)
+	}
+	params := *h.params
+	params.RequestType, params.ScheduleStyle = openai.GenerationOnly, openai.ContextFirst
+	params.CtxUsage, params.FirstTokenEmitted = &h.usage, h.early
+	if err := body.SetValue("disaggregated_params", params); err != nil {
+		return nil, nil, fmt.Errorf("gen request: %w", err)
+	}
+	return body.AppendJSON(nil), &params, nil
+}
+
+// wholeBody is the client's request for a worker that runs it alone.
+func (p *RoutePlan) wholeBody() []byte {
+	body := p.base(discovery.Generation)
+	return body.AppendJSON(nil)
+}

@@ -1,0 +1,241 @@
+package disagg
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"time"
+
+	"tandem/serve/openai"
+)
+
+// maxHeldBytes bounds comments that wait for the first event.
+const maxHeldBytes = 64 << 10
+
+// drainWait bounds the wait for the end of a worker's finished answer.
+const drainWait = 250 * time.Millisecond
+
+// relay passes a gen worker's stream on, event by event.
+type relay struct {
+	s    *Server
+	l    *leg
+	g    *genAttempt
+	held []byte // comments before the first event: sending them would rule out another attempt
+}
+
+// run relays until [DONE]. An error before the first event leaves the client's answer unbegun, but for an early first
+// delta; afterwards g.out.relayed is set.
+func (r *relay) run() *legError {
+	l, g := r.l, r.g
+	if !l.isStream() {
+		return l.fail(faultReply, upstream("the worker answered without a stream where one was asked for"), nil)
+	}
+	if g.h != nil && g.h.early && !g.out.early {
+		if err := r.emitFirst(); err != nil {
+			return r.clientGone(err)
+		}
+	}
+	reader := openai.NewEventReader(l.body, 0)
+	for {
+		event, err := reader.Next()
+		if err != nil {
+			return r.readError(err)
+		}
+		data, ok := openai.EventData(event)
+		if !ok {
+			if err := r.comment(event); err != nil {
+				return r.clientGone(err)
+			}
+			continue
+		}
+		if e := eventError(data); e != nil {
+			return l.fail(faultStatus, e, nil)
+		}
+		finished := string(bytes.TrimSpace(data)) == "[DONE]"
+		if finished && !g.out.started() {
+			return l.fail(faultReply, upstream("the worker's stream has no events"), nil)
+		}
+		l.timer.Stop() // a slow client is not a slow worker
+		if err := r.event(event, data); err != nil {
+			return r.clientGone(err)
+		}
+		if finished {
+			r.drain()
+			return nil
+		}
+		l.idle = r.s.cfg.StreamIdle
+		l.timer.Reset(l.idle)
+	}
+}
+
+// drain reads what follows [DONE], the end of the body, so that the worker sees its answer taken and not a cut
+// connection.
+func (r *relay) drain() {
+	r.l.idle = 0
+	r.l.timer.Reset(drainWait)
+	_, _ = io.Copy(io.Discard, io.LimitReader(r.l.body, maxErrorBytes))
+}
+
+// emitFirst sends the role and first delta from the ctx reply while the gen worker still fetches blocks.
+func (r *relay) emitFirst() error {
+	h, req, out := r.g.h, r.g.p.Req, r.g.out
+	out.early = true
+	enc := openai.NewChunks(req.Endpoint, openai.ReplyID(req.Endpoint, r.g.p.RequestID), h.model, openai.Created(h.id, r.s.now()))
+	if req.Endpoint == openai.Chat {
+		if err := out.data(enc.AppendRole(nil)); err != nil {
+			return err
+		}
+	}
+	d := openai.Delta{}
+	if raw, ok := h.choice.Get("logprobs"); ok && string(raw) != "null" && req.Logprobs >= 0 {
+		d.Logprobs = raw
+	}
+	if req.ReturnTokenIDs {
+		d.TokenIDs = h.params.FirstGenTokens
+	}
+	if req.ContinuousUsage {
+		u := openai.NewUsage(h.usage.PromptTokens, 1, h.usage.Cached())
+		d.Usage = &u
+	}
+	return out.data(enc.AppendRelayed(nil, h.firstDelta, d))
+}
+
+// comment relays a comment, or keeps it until the answer has begun.
+func (r *relay) comment(event []byte) error {
+	if r.g.out.relayed {
+		return r.g.out.raw(event)
+	}
+	if len(r.held)+len(event) <= maxHeldBytes {
+		r.held = append(r.held, event...)
+	}
+	return nil
+}
+
+// event relays one event, rewriting its usage if it has one.
+func (r *relay) event(event, data []byte) error {
+	out, first := r.g.out, !r.g.out.relayed
+	if first {
+		r.l.first = r.s.now().Sub(r.l.started)
+		roleOnly := r.g.p.Req.Endpoint == openai.Chat && isRoleOnly(data)
+		if out.early && roleOnly {
+			return nil // the role went out with the early delta
+		}
+		out.relayed = true
+		if roleOnly {
+			return out.raw(r.flushHeld(event)) // says nothing about the blocks yet
+		}
+	}
+	r.g.h.settle(r.s)
+	event = r.flushHeld(event)
+	if bytes.Contains(data, []byte(`"usage"`)) {
+		event = r.withUsage(event, data)
+	}
+	return out.raw(event)
+}
+
+// flushHeld puts comments that waited before the event.
+func (r *relay) flushHeld(event []byte) []byte {
+	if len(r.held) == 0 {
+		return event
+	}
+	event = append(r.held, event...)
+	r.held = nil
+	return event
+}
+
+// withUsage returns the event with the ctx worker's counts. An event that cannot be parsed passes as it is.
+func (r *relay) withUsage(event, data []byte) []byte {
+	body, err := openai.ParseBody(data)
+	if err != nil {
+		return event
+	}
+	usage, changed, err := rewriteUsage(&body, r.g.ctxUsage())
+	if usage != nil && err == nil {
+		r.g.out.usage = usage
+		r.l.tokens = usage.CompletionTokens
+	}
+	if err != nil || !changed {
+		return event
+	}
+	return replaceData(event, body.AppendJSON(nil))
+}
+
+// replaceData puts other data into an event and keeps its comments and other fields.
+func replaceData(event, data []byte) []byte {
+	out := make([]byte, 0, len(event)+64)
+	put := false
+	for line := range bytes.Lines(event) {
+		if !bytes.HasPrefix(line, []byte("data:")) {
+			out = append(out, line...)
+			continue
+		}
+		if !put {
+			out = append(append(out, "data: "...), data...)
+			out = append(out, '\n')
+			put = true
+		}
+	}
+	return out
+}
+
+// isRoleOnly recognises a chat stream's opening event, which says only who speaks.
+func isRoleOnly(data []byte) bool {
+	var chunk struct {
+		Choices []struct {
+			Delta        map[string]json.RawMessage `json:"delta"`
+			FinishReason *string                    `json:"finish_reason"`
+		} `json:"choices"`
+	}
+	if json.Unmarshal(data, &chunk) != nil || len(chunk.Choices) != 1 || chunk.Choices[0].FinishReason != nil {
+		return false
+	}
+	delta := chunk.Choices[0].Delta
+	if _, ok := delta["role"]; !ok {
+		return false
+	}
+	for name, raw := range delta {
+		if name != "role" && string(raw) != `""` && string(raw) != "null" {
+			return false
+		}
+	}
+	return true
+}
+
+// statusOf is the status that an error event would have had as an answer.
+var statusOf = map[string]int{
+	openai.TypeInvalidRequest: http.StatusBadRequest, openai.TypeOverloaded: http.StatusTooManyRequests,
+	openai.TypeUnavailable: http.StatusServiceUnavailable, openai.TypeTimeout: http.StatusGatewayTimeout,
+	openai.TypeCancelled: openai.StatusClientClosed, openai.TypeInternal: http.StatusInternalServerError,
+}
+
+// eventError reads an error event, nil if the event is none.
+func eventError(data []byte) *openai.Error {
+	if !bytes.HasPrefix(data, []byte(`{"error"`)) {
+		return nil
+	}
+	e := openai.ParseError(http.StatusBadGateway, nil, data)
+	if status, ok := statusOf[e.Type]; ok {
+		e.Status = status
+	}
+	return e
+}
+
+func (r *relay) readError(err error) *legError {
+	switch {
+	case errors.Is(err, openai.ErrEventTooLong):
+		return r.l.fail(faultReply, upstream("the worker sent an event that is too long"), err)
+	case errors.Is(err, io.EOF) && r.l.ctx.Err() == nil:
+		kind := faultBroken
+		if !r.g.out.relayed {
+			kind = faultRace // the headers came and then nothing: as good as no answer
+		}
+		return r.l.fail(kind, upstream("the stream ended without [DONE]"), err)
+	}
+	return r.l.broken(err)
+}
+
+func (r *relay) clientGone(err error) *legError {
+	return r.l.fail(faultGone, openai.NewError(openai.StatusClientClosed, "cancelled", "the client closed the connection"), err)
+}

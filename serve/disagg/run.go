@@ -1,0 +1,111 @@
+package disagg
+
+import (
+	"context"
+	"errors"
+
+	"tandem/serve/discovery"
+	"tandem/serve/openai"
+)
+
+// run takes a planned request to its answer. An error is what the client is to be told; when the answer had begun the
+// client learns of it by an event.
+func (s *Server) run(ctx context.Context, p *RoutePlan, out *client) error {
+	if err := s.choosePath(p); err != nil {
+		return err
+	}
+	if p.Path == PathGenOnly {
+		s.obs.Happened(EventBypass)
+		return s.generationLeg(ctx, p, nil, out)
+	}
+	for restarted := false; ; restarted = true {
+		h, err := s.contextLeg(ctx, p)
+		if err != nil {
+			return err
+		}
+		out.route(h.id, PathCtxGen, h.instance.ID, "", h.route)
+		if h.skipsGen(p.Req.MaxTokens, h.instance.Info.MaxSeqLen) {
+			return s.skipGen(p, h, out)
+		}
+		err = s.handOver(ctx, p, h, out)
+		var le *legError
+		if err == nil || restarted || s.cfg.NoRetry || out.started() || !errors.As(err, &le) || !consumed(le) {
+			return err
+		}
+		s.obs.Happened(EventRetry, string(discovery.Context))
+	}
+}
+
+// choosePath decides before any leg whether the request can be split, and if not, whether a mixed worker runs it alone.
+func (s *Server) choosePath(p *RoutePlan) error {
+	switch {
+	case len(s.reg.Candidates(discovery.Context, p.Req.Model)) > 0:
+		p.Path = PathCtxGen
+	case len(s.reg.Alone(p.Req.Model)) > 0:
+		p.Path = PathGenOnly
+	default:
+		return unavailable("no pair of context and generation workers can serve the request now; try again soon")
+	}
+	return nil
+}
+
+// handOver runs the gen leg of a hand-over and, if that fails, gives the blocks up at the ctx worker. Nothing between the
+// ctx reply and here can return early, so no window leaves blocks pinned.
+func (s *Server) handOver(ctx context.Context, p *RoutePlan, h *handoff, out *client) error {
+	h.open(s)
+	if s.beforeGen != nil {
+		s.beforeGen(ctx)
+	}
+	err := ctx.Err()
+	if err == nil {
+		err = s.generationLeg(ctx, p, h, out)
+	} else {
+		_, oe := transportError(ctx, err, false)
+		err = &legError{fault: faultGone, role: discovery.Generation, id: h.id, err: oe, cause: err}
+	}
+	if h.settle(s) && err != nil {
+		var le *legError
+		errors.As(err, &le)
+		if le != nil && consumed(le) {
+			s.obs.Happened(EventHandoffLapse)
+		}
+		s.abort(ctx, discovery.Context, h.instance, h.id, reasonOf(ctx, le))
+	}
+	return err
+}
+
+// phase names where a request was when its client left, a label of a metric.
+func phase(p *RoutePlan, out *client, e *legError) string {
+	switch {
+	case p.Path == "":
+		return "routing"
+	case out.started():
+		return "decode"
+	case e != nil && e.role == discovery.Generation:
+		return "gen"
+	}
+	return "ctx"
+}
+
+// finish sends what is left to send and counts the request. It returns whether the connection must be cut.
+func (s *Server) finish(ctx context.Context, p *RoutePlan, out *client, err error) (cut bool) {
+	defer func() { s.obs.RequestEnded(out.status, out.usage) }()
+	if err == nil {
+		return false
+	}
+	var le *legError
+	errors.As(err, &le)
+	if le != nil && le.gone() || errors.Is(err, errClientGone) || clientLeft(ctx) {
+		s.obs.Happened(EventDisconnect, phase(p, out, le))
+		out.status = openai.StatusClientClosed
+		return true
+	}
+	e := s.clientError(err)
+	s.log.Warn("request failed", "request_id", p.RequestID, "status", e.Status, "error", err)
+	return out.fail(e)
+}
+
+// clientLeft tells that the client, not a shutdown, ended the request.
+func clientLeft(ctx context.Context) bool {
+	return ctx.Err() != nil && !errors.Is(context.Cause(ctx), errShutdown)
+}

@@ -1,0 +1,196 @@
+package disagg
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"tandem/serve/discovery"
+	"tandem/serve/router"
+)
+
+// Parts are what a Server works with. Registry and both routers are required.
+type Parts struct {
+	Registry   *discovery.Registry
+	Context    router.Router
+	Generation router.Router
+	Observer   Observer         // nil = nobody
+	Log        *slog.Logger     // nil = discard
+	Now        func() time.Time // nil = time.Now
+	Metrics    http.Handler     // nil = no /metrics
+	Warnings   []discovery.Warning
+}
+
+// Server is the frontend. Make it with New, serve Handler, call SetStarted when the cluster is up, Drain and Close at the
+// end.
+type Server struct {
+	cfg      Config
+	reg      *discovery.Registry
+	routers  map[discovery.Role]router.Router
+	obs      Observer
+	log      *slog.Logger
+	now      func() time.Time
+	metrics  http.Handler
+	warnings []discovery.Warning
+	ids      *IDs
+	client   *http.Client
+
+	handoffs   atomic.Int64
+	background sync.WaitGroup  // aborts on their way
+	stop       context.Context //nolint:containedctx // ends all requests at shutdown
+	stopNow    context.CancelCauseFunc
+
+	mu       sync.Mutex
+	started  bool
+	draining bool
+	inflight int
+	idle     chan struct{} // closed when draining and nothing is in flight
+
+	beforeGen func(context.Context) // test hook between ctx reply and gen dispatch
+}
+
+// New checks the configuration and builds a Server.
+func New(cfg Config, parts Parts) (*Server, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if parts.Registry == nil || parts.Context == nil || parts.Generation == nil {
+		return nil, errors.New("disagg: registry and both routers are required")
+	}
+	s := &Server{
+		cfg: cfg, reg: parts.Registry, obs: parts.Observer, log: parts.Log, now: parts.Now, metrics: parts.Metrics,
+		warnings: parts.Warnings, client: newClient(cfg.ConnectTimeout), idle: make(chan struct{}),
+		routers: map[discovery.Role]router.Router{discovery.Context: parts.Context, discovery.Generation: parts.Generation},
+	}
+	if s.obs == nil {
+		s.obs = deaf{}
+	}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	if s.now == nil {
+		s.now = time.Now
+	}
+	s.ids = NewIDs(cfg.NodeID, cfg.ProcessID, s.now)
+	s.stop, s.stopNow = context.WithCancelCause(context.Background())
+	return s, nil
+}
+
+// SetStarted opens the server for requests; until then it answers 503.
+func (s *Server) SetStarted() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.started = true
+}
+
+// ready tells whether requests are accepted, and if not, why.
+func (s *Server) ready() (bool, string) {
+	s.mu.Lock()
+	started, draining := s.started, s.draining
+	s.mu.Unlock()
+	switch {
+	case draining:
+		return false, "the frontend is shutting down"
+	case !started:
+		return false, "the cluster is starting"
+	}
+	st := s.reg.Status()
+	if !st.Ready {
+		switch {
+		case st.PreparedCtx < st.MinCtx:
+			return false, "too few context workers are ready"
+		default:
+			return false, "too few generation workers are ready"
+		}
+	}
+	return true, ""
+}
+
+// enter admits a request; leave must follow. full tells that the limit of requests at once is reached.
+func (s *Server) enter() (ok, full bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.draining {
+		return false, false
+	}
+	if s.cfg.MaxInflight > 0 && s.inflight >= s.cfg.MaxInflight {
+		return false, true
+	}
+	s.inflight++
+	return true, false
+}
+
+func (s *Server) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.inflight--
+	if s.draining && s.inflight == 0 {
+		close(s.idle)
+	}
+}
+
+// Drain refuses new requests and lets running ones finish until ctx ends; then it ends the rest, with aborts to workers
+// and an error to clients, and waits for them.
+func (s *Server) Drain(ctx context.Context) {
+	s.mu.Lock()
+	if !s.draining {
+		s.draining = true
+		if s.inflight == 0 {
+			close(s.idle)
+		}
+	}
+	s.mu.Unlock()
+	select {
+	case <-s.idle:
+	case <-ctx.Done():
+		s.stopNow(errShutdown)
+		<-s.idle
+	}
+}
+
+// Close waits for aborts on their way and drops idle connections. Call it after Drain.
+func (s *Server) Close() {
+	s.stopNow(errShutdown)
+	s.background.Wait()
+	s.client.CloseIdleConnections()
+}
+
+// InstanceState is one worker of one leg, for metrics.
+type InstanceState struct {
+	Role discovery.Role
+	ID   string
+	Up   bool
+}
+
+// Snapshot is the state that gauges show.
+type Snapshot struct {
+	Inflight  int
+	Handoffs  int64 // ctx replies whose blocks were neither fetched nor given up
+	Ready     bool
+	Routers   map[discovery.Role]router.Stats
+	Instances []InstanceState
+}
+
+// Snapshot returns the present state.
+func (s *Server) Snapshot() Snapshot {
+	s.mu.Lock()
+	inflight := s.inflight
+	s.mu.Unlock()
+	ready, _ := s.ready()
+	out := Snapshot{Inflight: inflight, Handoffs: s.handoffs.Load(), Ready: ready, Routers: map[discovery.Role]router.Stats{}}
+	for role, r := range s.routers {
+		out.Routers[role] = r.Stats()
+	}
+	st := s.reg.Status()
+	for _, w := range st.Context {
+		out.Instances = append(out.Instances, InstanceState{discovery.Context, w.WorkerID, w.Routable})
+	}
+	for _, w := range st.Gen {
+		out.Instances = append(out.Instances, InstanceState{discovery.Generation, w.WorkerID, w.Routable})
+	}
+	return out
+}

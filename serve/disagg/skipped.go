@@ -1,0 +1,133 @@
+package disagg
+
+import (
+	"encoding/json"
+
+	"tandem/serve/openai"
+)
+
+// skipGen answers from the ctx reply alone: the first token ended the request.
+func (s *Server) skipGen(p *RoutePlan, h *handoff, out *client) error {
+	s.obs.Happened(EventGenSkipped, skipLabel(h.finish))
+	p.Path = PathCtxOnly
+	out.route(h.id, PathCtxOnly, h.instance.ID, "", h.route)
+	usage := openai.NewUsage(h.usage.PromptTokens, h.usage.CompletionTokens, h.usage.Cached())
+	out.usage = &usage
+	if p.Req.Stream {
+		return s.skipStream(p, h, out, usage)
+	}
+	body := h.body.Clone()
+	stripInternal(&body)
+	return out.whole(body.AppendJSON(nil))
+}
+
+// skipLabel keeps the metric's label set closed.
+func skipLabel(finish string) string {
+	switch finish {
+	case openai.FinishStop, openai.FinishLength, openai.FinishToolCalls, openai.FinishFilter:
+		return finish
+	}
+	return "other"
+}
+
+// skipStream makes a complete, valid stream of a ctx reply: role, content, finish reason, usage, [DONE].
+func (s *Server) skipStream(p *RoutePlan, h *handoff, out *client, usage openai.Usage) error {
+	e := p.Req.Endpoint
+	enc := openai.NewChunks(e, h.replyID(e, p.RequestID), h.model, h.created(s))
+	if e == openai.Chat {
+		if err := out.data(enc.AppendRole(nil)); err != nil {
+			return err
+		}
+	}
+	content := openai.Delta{Text: h.text(e)}
+	final := openai.Delta{Finish: h.finish}
+	if raw, ok := h.choice.Get("logprobs"); ok && string(raw) != "null" && p.Req.Logprobs >= 0 {
+		content.Logprobs = raw
+	}
+	if raw, ok := h.choice.Get("token_ids"); ok {
+		_ = json.Unmarshal(raw, &content.TokenIDs) // absent or foreign: no ids
+	}
+	if p.Req.ContinuousUsage {
+		content.Usage, final.Usage = &usage, &usage
+	}
+	delta, hasDelta := h.delta()
+	switch {
+	case hasDelta:
+		if err := out.data(enc.AppendRelayed(nil, delta, content)); err != nil {
+			return err
+		}
+	case content.Text != "":
+		if err := out.data(enc.AppendDelta(nil, content)); err != nil {
+			return err
+		}
+	default:
+		// A token without text, such as an end of sequence, still has its entry.
+		final.Logprobs, final.TokenIDs = content.Logprobs, content.TokenIDs
+	}
+	if err := out.data(enc.AppendDelta(nil, final)); err != nil {
+		return err
+	}
+	if p.Req.IncludeUsage {
+		if err := out.data(enc.AppendUsage(nil, usage)); err != nil {
+			return err
+		}
+	}
+	return out.done()
+}
+
+// delta returns the message's parsed form where plain text would lose something, such as a tool call.
+func (h *handoff) delta() (json.RawMessage, bool) {
+	raw, ok := h.choice.Get("message")
+	if !ok {
+		return nil, false
+	}
+	msg, err := openai.ParseBody(raw)
+	if err != nil {
+		return nil, false
+	}
+	rich := false
+	for _, name := range msg.Names() {
+		val, _ := msg.Get(name)
+		switch {
+		case name == "role" || string(val) == "null" || string(val) == "[]":
+			msg.Delete(name)
+		case name != "content":
+			rich = true
+		}
+	}
+	return msg.AppendJSON(nil), rich
+}
+
+// text is the reply's text, "" if it has none.
+func (h *handoff) text(e openai.Endpoint) (text string) {
+	raw, _ := h.choice.Get("text")
+	if e == openai.Chat {
+		var msg struct {
+			Content *string `json:"content"`
+		}
+		raw, _ = h.choice.Get("message")
+		if json.Unmarshal(raw, &msg) != nil || msg.Content == nil {
+			return ""
+		}
+		return *msg.Content
+	}
+	_ = json.Unmarshal(raw, &text) // not a string: no text
+	return text
+}
+
+// replyID and created repeat what the ctx worker put into its reply.
+func (h *handoff) replyID(e openai.Endpoint, requestID string) string {
+	var id string
+	if raw, ok := h.body.Get("id"); ok && json.Unmarshal(raw, &id) == nil && id != "" {
+		return id
+	}
+	return openai.ReplyID(e, requestID)
+}
+
+func (h *handoff) created(s *Server) int64 {
+	var created int64
+	if raw, ok := h.body.Get("created"); ok && json.Unmarshal(raw, &created) == nil && created > 0 {
+		return created
+	}
+	return openai.Created(h.id, s.now())
+}

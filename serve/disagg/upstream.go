@@ -1,0 +1,178 @@
+package disagg
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"tandem/serve/discovery"
+	"tandem/serve/openai"
+)
+
+// Limits on what a worker may answer, in bytes.
+const (
+	maxReplyBytes = 256 << 20
+	maxErrorBytes = 64 << 10
+)
+
+// newClient makes the HTTP client for workers. Idle connections live shorter than the workers' own keep-alive, so that a
+// stale one is not used again.
+func newClient(connect time.Duration) *http.Client {
+	dialer := &net.Dialer{Timeout: connect}
+	return &http.Client{Transport: &http.Transport{
+		DialContext: dialer.DialContext, MaxIdleConnsPerHost: 1024, IdleConnTimeout: time.Second,
+		DisableCompression: true, ReadBufferSize: 32 << 10,
+	}}
+}
+
+// leg is one running attempt at one worker. close ends it and joins its goroutine.
+type leg struct {
+	role    discovery.Role
+	inst    discovery.Instance
+	id      int64
+	started time.Time
+	first   time.Duration // to the first event or reply
+	tokens  int
+
+	ctx    context.Context //nolint:containedctx // the leg is the scope of this context
+	cancel context.CancelCauseFunc
+	timer  *time.Timer
+	wg     sync.WaitGroup
+	resp   *http.Response
+	body   io.Reader
+	idle   time.Duration // > 0: each read pushes the timer this far
+}
+
+// call describes an attempt to start.
+type call struct {
+	role   discovery.Role
+	inst   discovery.Instance
+	id     int64
+	body   []byte
+	params *openai.DisaggParams // of a gen leg, to be signed
+	limit  time.Duration        // until the answer's headers came
+	cause  error                // what passing the limit means
+	tell   bool                 // pass the request's deadline on
+}
+
+// start sends a leg's request and waits for the headers of a 200 answer. On failure the leg is closed.
+func (s *Server) start(ctx context.Context, p *RoutePlan, c call) (*leg, *legError) {
+	l := &leg{role: c.role, inst: c.inst, id: c.id, started: s.now()}
+	l.ctx, l.cancel = context.WithCancelCause(ctx)
+	l.timer = time.AfterFunc(c.limit, func() { l.cancel(c.cause) })
+	if down := s.reg.Down(c.inst.ID); down != nil {
+		l.wg.Go(func() {
+			select {
+			case <-down:
+				l.cancel(errWorkerLost)
+			case <-l.ctx.Done():
+			}
+		})
+	}
+	req, err := http.NewRequestWithContext(l.ctx, http.MethodPost, c.inst.URL+p.Req.Endpoint.String(), bytes.NewReader(c.body))
+	if err != nil {
+		l.close()
+		return nil, l.fail(faultReply, upstream("the worker's address is unusable"), err)
+	}
+	s.setHeaders(req.Header, p, c)
+	resp, err := s.client.Do(req)
+	if err != nil {
+		kind, oe := transportError(l.ctx, err, false)
+		if kind == faultDial || kind == faultRace {
+			s.reg.LegEnded(c.inst.ID, false)
+		}
+		l.close()
+		return nil, l.fail(kind, oe, err)
+	}
+	s.reg.LegEnded(c.inst.ID, true)
+	l.resp = resp
+	l.body = meter{l}
+	if resp.StatusCode != http.StatusOK {
+		data, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBytes))
+		oe := openai.ParseError(resp.StatusCode, resp.Header, data)
+		l.close()
+		return nil, l.fail(faultStatus, oe, nil)
+	}
+	return l, nil
+}
+
+func (s *Server) setHeaders(h http.Header, p *RoutePlan, c call) {
+	h.Set("Content-Type", "application/json")
+	h.Set(openai.HeaderRequestID, p.RequestID)
+	if c.tell {
+		left := max(1, p.Deadline.Sub(s.now()).Milliseconds())
+		h.Set(openai.HeaderDeadline, strconv.FormatInt(left, 10))
+	}
+	if s.cfg.ExposeRouting {
+		h.Set(openai.HeaderReturnRoute, "1")
+	}
+	if len(s.cfg.AuthKey) > 0 && c.params.Protected() {
+		h.Set(openai.HeaderAuth, openai.Key(s.cfg.AuthKey).SignHandoff(c.params))
+	}
+}
+
+// fail makes the leg's error.
+func (l *leg) fail(kind fault, e *openai.Error, cause error) *legError {
+	return &legError{fault: kind, role: l.role, id: l.id, err: e, cause: cause}
+}
+
+// broken makes the error of a read that failed.
+func (l *leg) broken(err error) *legError {
+	kind, oe := transportError(l.ctx, err, true)
+	return l.fail(kind, oe, err)
+}
+
+// close ends the leg: the connection goes unless the answer was read to its end.
+func (l *leg) close() {
+	l.timer.Stop()
+	if l.resp != nil {
+		// Without a verdict from the reader the connection is cut by the cancel below; this only gives it back when
+		// the answer is already complete.
+		l.resp.Body.Close()
+	}
+	l.cancel(nil)
+	l.wg.Wait()
+}
+
+// isStream tells whether the answer is a stream of events.
+func (l *leg) isStream() bool {
+	return strings.HasPrefix(l.resp.Header.Get("Content-Type"), "text/event-stream")
+}
+
+// readAll reads a whole JSON reply.
+func (l *leg) readAll() ([]byte, *legError) {
+	if l.isStream() {
+		return nil, l.fail(faultReply, upstream("the worker answered with a stream where none was asked for"), nil)
+	}
+	data, err := io.ReadAll(io.LimitReader(l.body, maxReplyBytes+1))
+	if err != nil {
+		return nil, l.broken(err)
+	}
+	if len(data) > maxReplyBytes {
+		return nil, l.fail(faultReply, upstream(fmt.Sprintf("the reply is larger than %d bytes", maxReplyBytes)), nil)
+	}
+	return data, nil
+}
+
+// meter reads the answer and feeds the idle timer.
+type meter struct{ l *leg }
+
+func (m meter) Read(p []byte) (int, error) {
+	n, err := m.l.resp.Body.Read(p)
+	if n > 0 && m.l.idle > 0 {
+		m.l.timer.Reset(m.l.idle)
+	}
+	return n, err //nolint:wrapcheck // a Reader hands on what it wraps
+}
+
+// report tells the observer how the attempt ended.
+func (s *Server) report(l *leg, ok bool) {
+	s.obs.LegEnded(LegEnd{Role: l.role, OK: ok, First: l.first, Total: s.now().Sub(l.started), Tokens: l.tokens})
+}

@@ -1,0 +1,121 @@
+package disagg
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+
+	"tandem/serve/openai"
+)
+
+// rewriteUsage puts the ctx worker's prompt and cached tokens into the usage of a reply or event. It returns what the
+// client is told, nil when there is no usage, and whether the body changed. want nil leaves it alone.
+func rewriteUsage(body *openai.Body, want *openai.Usage) (*openai.Usage, bool, error) {
+	raw, ok := body.Get("usage")
+	if !ok || string(raw) == "null" {
+		return nil, false, nil
+	}
+	var got openai.Usage
+	if err := json.Unmarshal(raw, &got); err != nil {
+		return nil, false, fmt.Errorf("the reply's usage is unreadable: %w", err)
+	}
+	if want == nil {
+		return &got, false, nil
+	}
+	told := openai.NewUsage(want.PromptTokens, got.CompletionTokens, want.Cached())
+	if got.PromptTokens == told.PromptTokens && got.TotalTokens == told.TotalTokens && got.Cached() == told.Cached() &&
+		got.PromptDetails != nil {
+		return &told, false, nil
+	}
+	obj, err := openai.ParseBody(raw)
+	if err != nil {
+		return nil, false, fmt.Errorf("the reply's usage is unreadable: %w", err)
+	}
+	obj.Set("prompt_tokens", number(told.PromptTokens))
+	obj.Set("total_tokens", number(told.TotalTokens))
+	details := openai.Body{}
+	if raw, ok := obj.Get("prompt_tokens_details"); ok && string(raw) != "null" {
+		if details, err = openai.ParseBody(raw); err != nil {
+			return nil, false, fmt.Errorf("the reply's usage is unreadable: %w", err)
+		}
+	}
+	details.Set("cached_tokens", number(told.Cached()))
+	obj.Set("prompt_tokens_details", details.AppendJSON(nil))
+	body.Set("usage", obj.AppendJSON(nil))
+	return &told, true, nil
+}
+
+func number(n int) json.RawMessage { return strconv.AppendInt(nil, int64(n), 10) }
+
+// internalFields are members of a worker's reply that no client sees.
+var internalFields = []string{"prompt_token_ids", "prompt_token_ids_b64"}
+
+// stripInternal removes them and tells whether it found any.
+func stripInternal(body *openai.Body) (changed bool) {
+	for _, name := range internalFields {
+		if _, ok := body.Get(name); ok {
+			body.Delete(name)
+			changed = true
+		}
+	}
+	raw, _ := body.Get("choices")
+	var choices []json.RawMessage
+	if json.Unmarshal(raw, &choices) != nil {
+		return changed
+	}
+	cut := false
+	for i := range choices {
+		choice, err := openai.ParseBody(choices[i])
+		if err != nil {
+			continue
+		}
+		before := len(choice.Names())
+		choice.Delete("disaggregated_params")
+		choice.Delete("first_delta")
+		if len(choice.Names()) != before {
+			choices[i] = choice.AppendJSON(nil)
+			cut = true
+		}
+	}
+	if cut {
+		body.Set("choices", joinList(choices))
+	}
+	return changed || cut
+}
+
+func joinList(items []json.RawMessage) json.RawMessage {
+	out := json.RawMessage{'['}
+	for i, it := range items {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = append(out, it...)
+	}
+	return append(out, ']')
+}
+
+// checkLogprobs refuses a reply that lacks exactly the first token's entry, which would shift every other one.
+func checkLogprobs(body *openai.Body, e openai.Endpoint, completion int) error {
+	raw, _ := body.Get("choices")
+	var choices []struct {
+		Logprobs *struct {
+			Content []json.RawMessage `json:"content"`
+			Tokens  []json.RawMessage `json:"tokens"`
+		} `json:"logprobs"`
+	}
+	if err := json.Unmarshal(raw, &choices); err != nil || len(choices) == 0 {
+		return nil //nolint:nilerr // another shape of reply: nothing to compare
+	}
+	lp := choices[0].Logprobs
+	if lp == nil {
+		return fmt.Errorf("the request asked for logprobs and the reply has none")
+	}
+	n := len(lp.Tokens)
+	if e == openai.Chat {
+		n = len(lp.Content)
+	}
+	if n == completion-1 {
+		return fmt.Errorf("the reply has logprobs for %d of %d tokens", n, completion)
+	}
+	return nil
+}
