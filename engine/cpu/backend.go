@@ -24,17 +24,17 @@ type Backend struct {
 	pool     *kernels.Pool
 	kv       kernels.KV
 	prog     *kernels.Program
+	weights  *kernels.Weights
 	matrices []*kernels.Matrix
-	vectors  []kernels.Vector
+	vectors  [][]float32
 	widths   []int // of buffers
 
-	err        error // first recording error
-	sealed     bool
-	closed     bool
-	heads      int // query heads, 0 before the first attention op
-	vocab      int // rows of the output matrix
-	tokens     int // rows of the embedding
-	weightSize int // packed bytes
+	err    error // first recording error
+	sealed bool
+	closed bool
+	heads  int // query heads, 0 before the first attention op
+	vocab  int // rows of the output matrix
+	tokens int // rows of the embedding
 }
 
 // New starts the threads and maps the KV pool. Pages of the pool take memory
@@ -57,6 +57,7 @@ func New(cfg Config) (*Backend, error) {
 		return nil, fmt.Errorf("CPU backend: KV pool: %w", err)
 	}
 	if b.pool, err = kernels.NewPool(b.threads); err == nil {
+		b.weights = kernels.NewWeights(b.pool)
 		b.prog, err = kernels.NewProgram(b.pool, b.level, b.kv, cfg.MaxRows)
 	}
 	if err != nil {
@@ -79,12 +80,7 @@ func (b *Backend) Close() {
 	}
 	if b.pool != nil {
 		b.pool.Close()
-	}
-	for _, m := range b.matrices {
-		m.Close()
-	}
-	for i := range b.vectors {
-		b.vectors[i].Close()
+		b.weights.Close()
 	}
 	b.kv.Pool.Close()
 }
@@ -104,8 +100,10 @@ type MemoryReport struct {
 // MemoryReport reads the current figures; it may take milliseconds.
 func (b *Backend) MemoryReport() MemoryReport {
 	r := MemoryReport{
-		ISA: b.level.String(), Threads: b.threads, WeightBytes: b.weightSize,
-		KVBytes: b.cfg.KV.Blocks * b.kv.BlockBytes(), HugeBytes: hugeBytes(),
+		ISA: b.level.String(), Threads: b.threads, KVBytes: b.cfg.KV.Blocks * b.kv.BlockBytes(), HugeBytes: hugeBytes(),
+	}
+	if !b.closed {
+		r.WeightBytes = b.weights.Bytes()
 	}
 	if b.sealed && !b.closed {
 		r.ActivationBytes = b.prog.Bytes()

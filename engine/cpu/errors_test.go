@@ -160,8 +160,8 @@ func TestVectorTypes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := []float32{1.5, 1, -5, 1.0 / (1 << 24), -1}; !slices.Equal(b.vectors[v].Data, want) {
-		t.Fatalf("got %v, want %v", b.vectors[v].Data, want)
+	if want := []float32{1.5, 1, -5, 1.0 / (1 << 24), -1}; !slices.Equal(b.vectors[v], want) {
+		t.Fatalf("got %v, want %v", b.vectors[v], want)
 	}
 }
 

@@ -43,12 +43,11 @@ func (b *Backend) pack(parts []tensor.Host, interleaved bool) (tensor.Matrix, er
 		}
 		list[i] = kernels.Part{DType: int(h.DType), Rows: h.Rows(), Data: h.Data}
 	}
-	m, err := b.pool.Pack(list, parts[0].Cols(), interleaved)
+	m, err := b.weights.Pack(list, parts[0].Cols(), interleaved)
 	if err != nil {
 		return tensor.None, fmt.Errorf("tensor %q: %w", parts[0].Name, err)
 	}
 	b.matrices = append(b.matrices, m)
-	b.weightSize += m.Bytes()
 	b.loaded(parts)
 	return tensor.Matrix(len(b.matrices) - 1), nil
 }
@@ -81,12 +80,11 @@ func (b *Backend) Vector(parts ...tensor.Host) (tensor.Vector, error) {
 	if len(all) == 0 {
 		return tensor.None, fmt.Errorf("a vector needs at least one tensor")
 	}
-	v, err := kernels.NewVector(all)
+	v, err := b.weights.Vector(all)
 	if err != nil {
 		return tensor.None, fmt.Errorf("tensor %q: %w", parts[0].Name, err)
 	}
 	b.vectors = append(b.vectors, v)
-	b.weightSize += 4 * len(all)
 	b.loaded(parts)
 	return tensor.Vector(len(b.vectors) - 1), nil
 }

@@ -80,10 +80,10 @@ func (b *Backend) vector(op, name string, h tensor.Vector, size int, optional bo
 	if int(h) < 0 || int(h) >= len(b.vectors) {
 		return nil, fmt.Errorf("%s: %s is not a vector", op, name)
 	}
-	if n := len(b.vectors[h].Data); n != size {
+	if n := len(b.vectors[h]); n != size {
 		return nil, fmt.Errorf("%s: %s has %d values, must have %d", op, name, n, size)
 	}
-	return b.vectors[h].Data, nil
+	return b.vectors[h], nil
 }
 
 // Embed sets out to the table's rows of the batch's tokens.

@@ -1,6 +1,5 @@
 package cpu
 
-// #include <stdlib.h>
 // #include "matmul.h"
 // #include "program.h"
 import "C"
@@ -18,18 +17,70 @@ type Part struct {
 	Data  []byte
 }
 
-// Matrix is a packed weight matrix [Rows, Cols], quantised as in the file.
+// Matrix is a packed weight matrix [Rows, Cols], quantised as in the file. It
+// lives as long as the Weights it came from.
 type Matrix struct {
 	Rows, Cols  int
 	Interleaved bool // packed as gate and up
 	c           *C.tm_mat
-	data        Region
 }
 
-// Pack packs parts of cols columns on all threads of the pool. Interleaved
+// Weights holds the packed matrices and the vectors of a model, side by side in
+// a few large regions, so that huge pages are filled.
+type Weights struct {
+	pool    *Pool
+	regions []Region
+	free    []byte // rest of the last region
+	used    int
+}
+
+// NewWeights makes an empty store that packs on the pool's threads.
+func NewWeights(pool *Pool) *Weights { return &Weights{pool: pool} }
+
+// Bytes returns the memory that matrices and vectors take.
+func (w *Weights) Bytes() int { return w.used }
+
+// Close frees all matrices and vectors.
+func (w *Weights) Close() {
+	for i := range w.regions {
+		w.regions[i].Close()
+	}
+	w.regions, w.free = nil, nil
+}
+
+// take returns size zeroed bytes on a 64-byte boundary. Memory of a region that
+// nothing uses yet takes no pages.
+func (w *Weights) take(size int) ([]byte, error) {
+	const region, line = 256 << 20, 64
+	size = (size + line - 1) / line * line
+	if size > len(w.free) {
+		r, err := NewRegion(max(size, region))
+		if err != nil {
+			return nil, err
+		}
+		w.regions, w.free = append(w.regions, r), r.Bytes
+	}
+	taken := w.free[:size:size]
+	w.free = w.free[size:]
+	w.used += size
+	return taken, nil
+}
+
+// Vector copies float32 values out of the Go heap. It must not be empty.
+func (w *Weights) Vector(values []float32) ([]float32, error) {
+	mem, err := w.take(4 * len(values))
+	if err != nil {
+		return nil, err
+	}
+	v := unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(mem))), len(values))
+	copy(v, values)
+	return v, nil
+}
+
+// Pack packs parts of cols columns on all threads. Interleaved
 // takes two parts of equal rows whose output columns alternate in panels, as
 // gate and up. The data may be dropped afterwards.
-func (p *Pool) Pack(parts []Part, cols int, interleaved bool) (*Matrix, error) {
+func (w *Weights) Pack(parts []Part, cols int, interleaved bool) (*Matrix, error) {
 	if len(parts) == 0 || len(parts) > C.TM_SEGMENTS {
 		return nil, fmt.Errorf("a matrix of %d parts: 1 to %d are possible", len(parts), int(C.TM_SEGMENTS))
 	}
@@ -40,37 +91,28 @@ func (p *Pool) Pack(parts []Part, cols int, interleaved bool) (*Matrix, error) {
 			return nil, fmt.Errorf("part %d of %d x %d values has %d bytes, needs %d", i, part.Rows, cols, len(part.Data), want)
 		}
 	}
-	m := &Matrix{Cols: cols, Interleaved: interleaved, c: (*C.tm_mat)(C.calloc(1, C.sizeof_tm_mat))}
-	if m.c == nil {
-		return nil, fmt.Errorf("allocate a matrix: out of memory")
-	}
-	if C.tm_mat_layout(m.c, C.int(len(parts)), &dtypes[0], &rows[0], C.int(cols), cbool(interleaved)) != 0 {
-		m.Close()
+	var layout C.tm_mat
+	if C.tm_mat_layout(&layout, C.int(len(parts)), &dtypes[0], &rows[0], C.int(cols), cbool(interleaved)) != 0 {
 		return nil, fmt.Errorf("no kernels for %d parts of %d columns in these element types", len(parts), cols)
 	}
+	head, err := w.take(C.sizeof_tm_mat)
+	if err != nil {
+		return nil, err
+	}
+	data, err := w.take(int(layout.bytes))
+	if err != nil {
+		return nil, err
+	}
+	m := &Matrix{Cols: cols, Interleaved: interleaved, c: (*C.tm_mat)(unsafe.Pointer(unsafe.SliceData(head)))}
+	*m.c = layout
+	m.c.data = (*C.uint8_t)(unsafe.SliceData(data))
 	for _, part := range parts {
 		m.Rows += part.Rows
 	}
-	var err error
-	if m.data, err = NewRegion(int(m.c.bytes)); err != nil {
-		m.Close()
-		return nil, err
-	}
-	m.c.data = (*C.uint8_t)(unsafe.SliceData(m.data.Bytes))
 	for i, part := range parts {
-		C.tm_pack(p.c, m.c, C.int(i), (*C.uint8_t)(unsafe.SliceData(part.Data)))
+		C.tm_pack(w.pool.c, m.c, C.int(i), (*C.uint8_t)(unsafe.SliceData(part.Data)))
 	}
 	return m, nil
-}
-
-// Bytes returns the memory the packed weights take.
-func (m *Matrix) Bytes() int { return len(m.data.Bytes) }
-
-// Close frees the matrix.
-func (m *Matrix) Close() {
-	m.data.Close()
-	C.free(unsafe.Pointer(m.c))
-	m.c = nil
 }
 
 func cbool(b bool) C.int {

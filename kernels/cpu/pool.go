@@ -2,7 +2,6 @@ package cpu
 
 // #cgo CFLAGS: -O3 -std=gnu11 -Wall -Wno-psabi
 // #cgo LDFLAGS: -lm -lpthread
-// #include <stdlib.h>
 // #include "isa.h"
 // #include "mem.h"
 // #include "pool.h"
@@ -64,24 +63,4 @@ func (r *Region) Close() {
 		C.tm_unmap(unsafe.Pointer(unsafe.SliceData(r.Bytes)), C.size_t(len(r.Bytes)))
 		r.Bytes = nil
 	}
-}
-
-// Vector is a float32 vector outside the Go heap.
-type Vector struct{ Data []float32 }
-
-// NewVector copies data, which must not be empty.
-func NewVector(data []float32) (Vector, error) {
-	p := C.malloc(C.size_t(len(data) * 4))
-	if p == nil {
-		return Vector{}, fmt.Errorf("allocate a vector of %d values: out of memory", len(data))
-	}
-	v := Vector{unsafe.Slice((*float32)(p), len(data))}
-	copy(v.Data, data)
-	return v, nil
-}
-
-// Close frees the vector.
-func (v *Vector) Close() {
-	C.free(unsafe.Pointer(unsafe.SliceData(v.Data)))
-	v.Data = nil
 }

@@ -65,7 +65,7 @@ type Op struct {
 	Rope                     int
 	Eps, Scale               float32
 	W                        *Matrix
-	Norm, Bias, QNorm, KNorm []float32 // Data of Vectors
+	Norm, Bias, QNorm, KNorm []float32 // of Weights
 }
 
 // Program is a recorded forward pass. It borrows the pool, the cache and the
