@@ -1,0 +1,104 @@
+package executor
+
+import (
+	"testing"
+	"time"
+
+	"tandem/engine/request"
+)
+
+// bench is a core whose model always says token 7.
+type bench struct {
+	*Core
+	results []Sampled
+	id      request.ID
+}
+
+func newBench(tb testing.TB, batch, blocks int) *bench {
+	tb.Helper()
+	cfg := DefaultConfig()
+	cfg.Vocab, cfg.MaxSeqLen, cfg.Namespace = 1000, 1<<20, "bench"
+	cfg.MaxBatch, cfg.MaxNumTokens, cfg.Blocks = batch, 8192, blocks
+	c, err := New(cfg)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return &bench{Core: c, results: make([]Sampled, batch)}
+}
+
+func (b *bench) submit(n, p, g int) {
+	for range n {
+		b.id++
+		prompt := make([]int32, p)
+		for i := range prompt {
+			prompt[i] = int32((int(b.id)*131 + i*7) % 1000)
+		}
+		b.Submit(0, &request.Request{ID: b.id, Prompt: prompt, MaxTokens: g, Sampling: request.DefaultSampling()}, nil)
+	}
+	b.Effects()
+}
+
+func (b *bench) step(now time.Duration) bool {
+	batch := b.Plan(now)
+	b.Effects()
+	if batch == nil {
+		return false
+	}
+	for i := range batch.Rows {
+		b.results[i].Token.ID = int32(7 + i)
+	}
+	b.Apply(now, Result{Sampled: b.results[:len(batch.Rows)]})
+	b.Effects()
+	return true
+}
+
+// settle runs until all n requests decode.
+func (b *bench) settle(n int) {
+	for b.stats.DecodeTokens == 0 || len(b.batch.Rows) < n || b.batch.Rows[n-1].Pos == 0 {
+		b.step(0)
+	}
+	for range 40 {
+		b.step(0)
+	}
+}
+
+func TestSteadyDecodeDoesNotAllocate(t *testing.T) {
+	b := newBench(t, 64, 64*64)
+	b.submit(64, 100, 900)
+	b.settle(64)
+	// 320 steps cross 20 block ends for each request.
+	if n := testing.AllocsPerRun(320, func() { b.step(0) }); n != 0 {
+		t.Errorf("%v allocations a step", n)
+	}
+}
+
+// BenchmarkDecode256 is the cost of one iteration of Plan, Apply and Effects
+// with 256 running requests and nobody waiting.
+func BenchmarkDecode256(b *testing.B) { benchDecode(b, 0, 0) }
+
+// BenchmarkDecode256Waiting1000 adds 1,000 waiting prompts of 4,096 tokens that
+// the pool has no room for.
+func BenchmarkDecode256Waiting1000(b *testing.B) { benchDecode(b, 1000, 4096) }
+
+func benchDecode(b *testing.B, waiting, p int) {
+	const n, g = 256, 4000
+	start := func() *bench {
+		c := newBench(b, n, n*264)
+		c.submit(n, 100, g)
+		c.settle(n)
+		c.submit(waiting, p, g)
+		c.step(0)
+		return c
+	}
+	c, left := start(), g-200
+	b.ReportAllocs()
+	for b.Loop() {
+		if left--; left == 0 {
+			b.StopTimer()
+			c, left = start(), g-200
+			b.StartTimer()
+		}
+		c.step(0)
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/request")
+}

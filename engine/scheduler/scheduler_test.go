@@ -1,0 +1,171 @@
+package scheduler
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"tandem/engine/request"
+)
+
+// pool counts blocks and matches nothing.
+type pool struct{ total, used int }
+
+func (p *pool) Total() int { return p.total }
+func (p *pool) Free() int  { return p.total - p.used }
+func (p *pool) Take(t []int32, n int) ([]int32, bool) {
+	if n > p.Free() {
+		return t, false
+	}
+	p.used += n
+	return append(t, make([]int32, n)...), true
+}
+func (p *pool) Release(t []int32)   { p.used -= len(t) }
+func (p *pool) Match(*Seq) Match    { return Match{} }
+func (p *pool) Use(q *Seq, _ Match) { q.Table = q.Table[:0] }
+func (p *pool) Expect(*Seq, int)    {}
+
+// TestAnyArrivals proves for random loads: budgets hold, chunks end on block
+// ends, the oldest running request always advances, no pause happens under
+// GUARANTEED_NO_EVICT, nothing is admitted in a step with a pause, and all
+// requests end.
+func TestAnyArrivals(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		b := 1 << rapid.IntRange(0, 4).Draw(t, "logB")
+		cfg := Config{
+			Policy:      rapid.SampledFrom([]Policy{GuaranteedNoEvict, MaxUtilization, StaticBatch}).Draw(t, "policy"),
+			Chunking:    rapid.SampledFrom([]Chunking{FirstCome, EqualProgress}).Draw(t, "chunking"),
+			Queue:       rapid.SampledFrom([]Queue{FCFS, Priority}).Draw(t, "queue"),
+			BlockTokens: b, MaxBatch: rapid.IntRange(1, 8).Draw(t, "batch"), ChunkPrefill: rapid.Bool().Draw(t, "chunk"), MaxRecv: 4,
+		}
+		cfg.MaxNumTokens = cfg.MaxBatch + b + rapid.IntRange(0, 40).Draw(t, "rows")
+		p := &pool{total: rapid.IntRange(1, 20).Draw(t, "N")}
+		s, err := New(cfg, p, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		budget := map[*Seq]int{}
+		left := rapid.IntRange(1, 20).Draw(t, "requests")
+		steps := 0
+		for number := uint64(0); ; steps++ {
+			for left > 0 && rapid.Bool().Draw(t, "arrives") {
+				left--
+				number++
+				q := &Seq{Number: number, Known: rapid.IntRange(1, max(1, p.total*b-1)).Draw(t, "P"), State: request.Waiting}
+				g := rapid.IntRange(1, max(1, p.total*b-q.Known)).Draw(t, "G")
+				q.Priority = float64(rapid.IntRange(0, 2).Draw(t, "priority")) / 2
+				q.Complete = s.blocksFor(q.Known + g - 1)
+				budget[q] = g
+				s.Enqueue(q)
+			}
+			if left == 0 && s.Running()+s.Waiting() == 0 {
+				break
+			}
+			if steps > 20000 {
+				t.Fatal("no end")
+			}
+			step(t, s, budget)
+		}
+		if p.used != 0 {
+			t.Fatalf("%d blocks left over", p.used)
+		}
+	})
+}
+
+func step(t *rapid.T, s *Scheduler, budget map[*Seq]int) {
+	var oldest *Seq
+	if len(s.running.list) > 0 {
+		oldest = s.running.list[0]
+	}
+	p := s.Schedule(Limits{MaxTokens: s.cfg.MaxNumTokens, MaxBatch: s.cfg.MaxBatch})
+	if len(p.Rows) == 0 && s.Waiting()+s.Running() > 0 {
+		t.Fatal("ER-5: nothing runs")
+	}
+	if len(p.Paused) > 0 && (s.cfg.Policy != MaxUtilization || len(p.Admitted) > 0) || len(p.Starved) > 0 {
+		t.Fatalf("%s: %d paused, %d admitted, %d starved", s.cfg.Policy, len(p.Paused), len(p.Admitted), len(p.Starved))
+	}
+	for _, q := range p.Paused {
+		q.State = request.Paused
+	}
+	for _, a := range p.Admitted {
+		a.Seq.State = request.Prefill
+	}
+	rows, seen := 0, oldest == nil
+	for _, r := range p.Rows {
+		q := r.Seq
+		rows += r.Tokens
+		seen = seen || q == oldest
+		q.Computed += r.Tokens
+		if q.Computed < q.Known && q.Computed%s.cfg.BlockTokens != 0 || q.Computed > len(q.Table)*s.cfg.BlockTokens {
+			t.Fatalf("computed %d of %d with %d blocks", q.Computed, q.Known, len(q.Table))
+		}
+		if q.Computed < q.Known {
+			continue
+		}
+		q.Known++
+		q.State = request.Decode
+		if budget[q]--; budget[q] == 0 {
+			s.Remove(q)
+			s.blocks.Release(q.Table)
+		}
+	}
+	if !seen || rows > s.cfg.MaxNumTokens || len(p.Rows) > s.cfg.MaxBatch {
+		t.Fatalf("oldest advanced %v, %d rows, %d requests", seen, rows, len(p.Rows))
+	}
+}
+
+func TestPriorityQueueOrder(t *testing.T) {
+	p := &pool{total: 100}
+	s, err := New(Config{Policy: GuaranteedNoEvict, Chunking: FirstCome, Queue: Priority, BlockTokens: 4, MaxBatch: 8, MaxNumTokens: 64}, p, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, prio := range []float64{0.5, 0.2, 0.9, 0.5} {
+		s.Enqueue(&Seq{Number: uint64(i), Priority: prio, Known: 4, Complete: 2})
+	}
+	var got []uint64
+	for _, a := range s.Schedule(Limits{MaxTokens: 64, MaxBatch: 8}).Admitted {
+		got = append(got, a.Seq.Number)
+	}
+	if want := [4]uint64{2, 0, 3, 1}; len(got) != 4 || [4]uint64(got) != want {
+		t.Errorf("admitted %v, want %v", got, want)
+	}
+}
+
+func TestOftenPausedBecomesTheOldest(t *testing.T) {
+	p := &pool{total: 10}
+	s, err := New(Config{Policy: MaxUtilization, Chunking: FirstCome, Queue: FCFS, BlockTokens: 4, MaxBatch: 8, MaxNumTokens: 64}, p, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	young, old := &Seq{Number: 2, Pauses: maxPauses, Known: 4}, &Seq{Number: 1, Known: 4}
+	s.Enqueue(young)
+	s.Enqueue(old)
+	s.Schedule(Limits{MaxTokens: 64, MaxBatch: 8})
+	old.State, young.State = request.Decode, request.Decode
+	s.pause(young)
+	if s.Head() != old || !young.front {
+		t.Fatal("setup")
+	}
+	s.Schedule(Limits{MaxTokens: 64, MaxBatch: 8})
+	young.State = request.Decode
+	if s.running.list[0] != young || s.victim(old) != old {
+		t.Error("the request paused too often is not first, or can be a victim again")
+	}
+}
+
+func TestAloneWithoutRoomStarves(t *testing.T) {
+	p := &pool{total: 2}
+	s, err := New(Config{Policy: MaxUtilization, Chunking: FirstCome, Queue: FCFS, BlockTokens: 4, MaxBatch: 8, MaxNumTokens: 64}, p, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := &Seq{Number: 1, Known: 4, State: request.Waiting}
+	s.Enqueue(q)
+	s.Schedule(Limits{MaxTokens: 64, MaxBatch: 8})
+	q.State, q.Computed, q.Known = request.Decode, 4, 5
+	p.used = p.total // the pool shrank
+	if got := s.Schedule(Limits{MaxTokens: 64, MaxBatch: 8}); len(got.Starved) != 1 || len(got.Paused) != 0 {
+		t.Errorf("%+v", got)
+	}
+}
