@@ -87,6 +87,9 @@ func fromFile(f *fileJSON) (*Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
+	if absent(f.Decoder) {
+		dec.byteLevel = pre.byteLevel // what the vocabulary spells is what to undo
+	}
 	t.buildPieces(dec)
 	if t.prefix, t.suffix, err = parsePostProcessor(f.PostProcessor, 0); err != nil {
 		return nil, err

@@ -67,7 +67,7 @@ func parseNormalizer(raw json.RawMessage, depth int) (normalizer, error) {
 	case "NFKD":
 		return form(norm.NFKD), nil
 	case "Lowercase":
-		return plain(strings.ToLower), nil
+		return plain(lower), nil
 	case "Strip":
 		return stripNormalizer(j.StripLeft, j.StripRight), nil
 	case "StripAccents":
@@ -85,6 +85,12 @@ func parseNormalizer(raw json.RawMessage, depth int) (normalizer, error) {
 		return sequenceNormalizer(j.Normalizers, depth)
 	}
 	return nil, fmt.Errorf("%w: normalizer type %q; known: NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Prepend, Replace, Sequence", ErrUnsupported, j.Type)
+}
+
+// lower maps each character on its own, as the reference does; U+0130 is the one
+// whose full lower case has two characters.
+func lower(s string) string {
+	return strings.ToLower(strings.ReplaceAll(s, "\u0130", "i\u0307"))
 }
 
 func plain(f func(string) string) normalizer {

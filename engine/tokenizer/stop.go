@@ -24,7 +24,8 @@ type Matcher struct {
 	stops   []stopString
 	held    []byte // text that may be the beginning of a stop string
 	tokens  int    // pushed so far
-	stopped bool
+	stopped bool // a stop string ended the text
+	flushed bool // Flush ended it
 }
 
 // stopString is the Knuth-Morris-Pratt matcher of one stop string.
@@ -77,8 +78,8 @@ func (s *stopString) step(b byte) bool {
 // because of it, and whether a stop string is complete: then nothing more
 // comes, and the text before the stop (with IncludeStop: through it) is out.
 func (m *Matcher) Push(token int32) (text string, stopped bool) {
-	if m.stopped {
-		return "", true
+	if m.stopped || m.flushed {
+		return "", m.stopped
 	}
 	m.tokens++
 	if m.counts() {
@@ -91,11 +92,13 @@ func (m *Matcher) Push(token int32) (text string, stopped bool) {
 	return m.feed(m.stream.Push(token))
 }
 
-// Flush returns what is held back when the request ends without a stop string.
+// Flush ends the text and returns what is held back, when the request ends
+// without a stop string.
 func (m *Matcher) Flush() string {
-	if m.stopped {
+	if m.stopped || m.flushed {
 		return ""
 	}
+	m.flushed = true
 	text, stopped := m.feed(m.stream.Flush())
 	if stopped {
 		return text
