@@ -78,6 +78,9 @@ func (c *Config) Validate() error {
 	if c.Vocab < 1 || c.Vocab > maxWidth {
 		return fmt.Errorf("vocabulary is %d, want 1 to %d", c.Vocab, maxWidth)
 	}
+	if c.BOS < -1 || int(c.BOS) >= c.Vocab {
+		return fmt.Errorf("beginning-of-sequence id %d is outside the vocabulary of %d", c.BOS, c.Vocab)
+	}
 	for _, id := range c.EOS {
 		if id < 0 || int(id) >= c.Vocab {
 			return fmt.Errorf("end-of-sequence id %d is outside the vocabulary of %d", id, c.Vocab)

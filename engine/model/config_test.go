@@ -2,6 +2,8 @@ package model
 
 import (
 	"encoding/binary"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -74,6 +76,7 @@ func TestGGUFConfigErrors(t *testing.T) {
 		"rope type":   {"llama.rope.scaling.type", "longrope", `"longrope"`},
 		"rope dims":   {"llama.rope.dimension_count", 17, "RoPE dimensions"},
 		"no vocab":    {"x", 1, "vocabulary is 0"},
+		"bos":         {"tokenizer.ggml.bos_token_id", 1 << 40, `"tokenizer.ggml.bos_token_id": 1099511627776`},
 		"eos":         {"tokenizer.ggml.eos_token_id", -5, `"tokenizer.ggml.eos_token_id": -5`},
 	}
 	for name, c := range cases {
@@ -155,5 +158,29 @@ func FuzzHFConfig(f *testing.F) {
 				t.Fatalf("frequency %v", x)
 			}
 		}
+	})
+}
+
+// A GGUF file may say anything; opening it and building it must end in a model
+// or an error.
+func FuzzGGUFModel(f *testing.F) {
+	for _, name := range []string{"gguf-llama3.gguf", "gguf-qwen2.gguf"} {
+		data, err := os.ReadFile(filepath.Join(tiny, name))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data[:min(len(data), 6000)], 1<<17)
+	}
+	f.Fuzz(func(t *testing.T, head []byte, pad int) {
+		if pad < 0 || pad > 1<<17 {
+			return
+		}
+		// The weights are zeros: only the header is worth mutating.
+		ck := &Checkpoint{Format: FormatGGUF, index: map[string]int{}}
+		if ck.parseGGUF(append(head, make([]byte, pad)...)) != nil {
+			return
+		}
+		_ = ck.Fingerprint()
+		_ = Build(&recorder{}, ck)
 	})
 }

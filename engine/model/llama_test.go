@@ -13,7 +13,6 @@ import (
 type recorder struct {
 	loads   []string
 	calls   []string
-	vectors int
 	buffers []int
 	input   []tensor.AttnInput
 	refuse  string // Matrix fails for this tensor

@@ -100,6 +100,13 @@ func (c *Checkpoint) openGGUF() error {
 	if err != nil {
 		return fmt.Errorf("model: %w", err)
 	}
+	if err := c.parseGGUF(data); err != nil {
+		return fmt.Errorf("model %s: %w", c.Path, err)
+	}
+	return nil
+}
+
+func (c *Checkpoint) parseGGUF(data []byte) error {
 	f, err := gguf.Parse(data)
 	if err == nil {
 		err = c.add(f.Tensors())
@@ -110,10 +117,10 @@ func (c *Checkpoint) openGGUF() error {
 	if err == nil {
 		c.Tokenizer, err = ggufTokenizer(f)
 	}
-	if err != nil {
-		return fmt.Errorf("model %s: %w", c.Path, err)
+	if n := len(c.Tokenizer.Tokens); err == nil && n > c.Config.Vocab {
+		err = fmt.Errorf("GGUF key \"tokenizer.ggml.tokens\": %d tokens for an embedding table of %d rows", n, c.Config.Vocab)
 	}
-	return nil
+	return err
 }
 
 func (c *Checkpoint) openFolder() error {

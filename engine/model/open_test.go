@@ -185,6 +185,7 @@ func TestFolderErrors(t *testing.T) {
 		"linear":        {"config.json", map[string]any{"rope_parameters": map[string]any{"rope_type": "linear"}}, "factor is 0"},
 		"partial":       {"config.json", map[string]any{"partial_rotary_factor": 1e300}, "RoPE dimensions"},
 		"eos":           {"generation_config.json", map[string]any{"eos_token_id": 64}, "id 64 is outside"},
+		"bos":           {"config.json", map[string]any{"bos_token_id": 64}, "beginning-of-sequence id 64"},
 		"eos type":      {"generation_config.json", map[string]any{"eos_token_id": "x"}, "generation_config.json"},
 	}
 	for name, c := range cases {
