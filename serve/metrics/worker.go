@@ -1,0 +1,158 @@
+package metrics
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"tandem/engine/runner"
+	"tandem/serve/openai"
+	"tandem/serve/worker"
+)
+
+// Buckets in seconds: from a fast step to a slow prefill, and whole requests.
+var (
+	shortBuckets = prometheus.ExponentialBuckets(0.001, 2, 18) // 1 ms .. 131 s
+	longBuckets  = prometheus.ExponentialBuckets(0.1, 2, 14)   // 0.1 s .. 819 s
+)
+
+// Worker counts the requests of one engine process; it is a worker.Observer.
+// The engine's own state is read from its snapshot at each scrape.
+type Worker struct {
+	requests         *prometheus.CounterVec
+	ttft             prometheus.Histogram
+	itl              prometheus.Histogram
+	e2e              *prometheus.HistogramVec
+	promptTokens     prometheus.Counter
+	cachedTokens     prometheus.Counter
+	completionTokens prometheus.Counter
+}
+
+var _ worker.Observer = (*Worker)(nil)
+
+// NewWorker registers the metrics of a worker. stats returns the engine's
+// newest snapshot, ok = false while the model loads.
+func NewWorker(reg prometheus.Registerer, stats func() (s runner.Stats, ok bool)) *Worker {
+	m := &Worker{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: namespace, Name: "requests_total", Help: "Completions requests that ended.",
+		}, []string{"endpoint", "kind", "stream", "status"}),
+		ttft: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: namespace, Name: "time_to_first_token_seconds", Help: "From arrival to the first output token.", Buckets: shortBuckets,
+		}),
+		itl: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: namespace, Name: "inter_token_latency_seconds", Help: "Between two outputs, divided by the tokens of the later one.", Buckets: shortBuckets,
+		}),
+		e2e: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: namespace, Name: "request_seconds", Help: "From arrival to the end of a request that was answered.", Buckets: longBuckets,
+		}, []string{"kind"}),
+		promptTokens:     counter("prompt_tokens_total", "Prompt tokens of answered requests."),
+		cachedTokens:     counter("cached_tokens_total", "Prompt tokens of answered requests that were found in the cache."),
+		completionTokens: counter("completion_tokens_total", "Output tokens of answered requests."),
+	}
+	reg.MustRegister(m.requests, m.ttft, m.itl, m.e2e, m.promptTokens, m.cachedTokens, m.completionTokens, &engineCollector{stats: stats})
+	return m
+}
+
+func counter(name, help string) prometheus.Counter {
+	return prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help})
+}
+
+// FirstToken implements worker.Observer.
+func (m *Worker) FirstToken(d time.Duration) { m.ttft.Observe(d.Seconds()) }
+
+// Gap implements worker.Observer.
+func (m *Worker) Gap(d time.Duration, tokens int) {
+	m.itl.Observe(d.Seconds() / float64(max(1, tokens)))
+}
+
+// Done implements worker.Observer.
+func (m *Worker) Done(o worker.Observation) {
+	endpoint := "completions"
+	if o.Endpoint == openai.Chat {
+		endpoint = "chat"
+	}
+	m.requests.WithLabelValues(endpoint, o.Kind, strconv.FormatBool(o.Stream), strconv.Itoa(o.Status)).Inc()
+	if o.Finish == "" {
+		return
+	}
+	m.e2e.WithLabelValues(o.Kind).Observe(o.Elapsed.Seconds())
+	m.promptTokens.Add(float64(o.Usage.PromptTokens))
+	m.cachedTokens.Add(float64(o.Usage.Cached()))
+	m.completionTokens.Add(float64(o.Usage.CompletionTokens))
+}
+
+// engineCollector reads the engine's snapshot at each scrape, so nothing is
+// kept twice and an idle engine costs nothing.
+type engineCollector struct {
+	stats func() (runner.Stats, bool)
+}
+
+type engineMetric struct {
+	desc *prometheus.Desc
+	kind prometheus.ValueType
+	get  func(*runner.Stats) float64
+}
+
+func engineGauge(name, help string, get func(*runner.Stats) float64, labels ...string) engineMetric {
+	return engineMetric{engineDesc(name, help, labels), prometheus.GaugeValue, get}
+}
+
+func engineCounter(name, help string, get func(*runner.Stats) uint64, labels ...string) engineMetric {
+	return engineMetric{engineDesc(name, help, labels), prometheus.CounterValue, func(s *runner.Stats) float64 { return float64(get(s)) }}
+}
+
+func engineDesc(name, help string, pairs []string) *prometheus.Desc {
+	labels := prometheus.Labels{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		labels[pairs[i]] = pairs[i+1]
+	}
+	return prometheus.NewDesc(namespace+"_"+name, help, nil, labels)
+}
+
+// engineMetrics is the table of what a snapshot shows.
+var engineMetrics = []engineMetric{
+	engineCounter("iterations_total", "Iterations of the engine loop.", func(s *runner.Stats) uint64 { return s.Iter }),
+	engineCounter("batch_tokens_total", "Tokens computed, by phase.", func(s *runner.Stats) uint64 { return s.PrefillTokens }, "kind", "prefill"),
+	engineCounter("batch_tokens_total", "Tokens computed, by phase.", func(s *runner.Stats) uint64 { return s.DecodeTokens }, "kind", "decode"),
+	engineGauge("running", "Requests that hold resources.", func(s *runner.Stats) float64 { return float64(s.Running) }),
+	engineGauge("waiting", "Requests in the queue.", func(s *runner.Stats) float64 { return float64(s.Waiting) }),
+	engineCounter("paused_total", "Requests sent back to the queue for want of blocks.", func(s *runner.Stats) uint64 { return s.Paused }),
+	engineGauge("blocks", "KV blocks of the pool.", func(s *runner.Stats) float64 { return float64(s.BlocksTotal) }),
+	engineGauge("free_blocks", "KV blocks that hold nothing.", func(s *runner.Stats) float64 { return float64(s.BlocksFree) }),
+	engineGauge("active_blocks", "KV blocks that a request uses.", func(s *runner.Stats) float64 { return float64(s.BlocksActive) }),
+	engineGauge("cached_blocks", "KV blocks kept for reuse.", func(s *runner.Stats) float64 { return float64(s.BlocksReusable) }),
+	engineGauge("leased_blocks", "KV blocks waiting to be fetched by a gen worker.", func(s *runner.Stats) float64 { return float64(s.BlocksLeased) }),
+	engineGauge("receiving_blocks", "KV blocks that a fetch writes to.", func(s *runner.Stats) float64 { return float64(s.BlocksReceiving) }),
+	engineGauge("recv_inflight", "Fetches of KV under way.", func(s *runner.Stats) float64 { return float64(s.Receiving) }),
+	engineGauge("handoffs_open", "Hand-overs not yet fetched, ended or expired.", func(s *runner.Stats) float64 { return float64(s.HandoffsOpen) }),
+	engineGauge("holds", "Reasons, of any kind, for which blocks are held.", func(s *runner.Stats) float64 { return float64(s.Holds) }),
+	engineCounter("prefix_hit_tokens_total", "Prompt tokens found in the cache at admission.", func(s *runner.Stats) uint64 { return s.PrefixHitTokens }),
+	engineCounter("prefix_query_tokens_total", "Prompt tokens looked for in the cache at admission.", func(s *runner.Stats) uint64 { return s.PrefixQueryTokens }),
+	engineCounter("evicted_blocks_total", "Cached blocks given up for new ones.", func(s *runner.Stats) uint64 { return s.EvictedBlocks }),
+	engineCounter("lease_expired_total", "Hand-overs that nobody fetched in time.", func(s *runner.Stats) uint64 { return s.LeasesExpired }),
+	engineCounter("stale_pull_total", "Fetches voided because their lease had changed.", func(s *runner.Stats) uint64 { return s.StalePulls }),
+	engineCounter("recompute_fallback_total", "Failed fetches replaced by local prefill.", func(s *runner.Stats) uint64 { return s.Recomputed }),
+	engineCounter("illegal_transition_total", "State changes that must not happen: bugs.", func(s *runner.Stats) uint64 { return s.IllegalTransition }),
+	engineGauge("last_step_age_seconds", "Since the end of the last iteration.", func(s *runner.Stats) float64 { return s.LastStepAge.Seconds() }),
+}
+
+// Describe implements prometheus.Collector.
+func (c *engineCollector) Describe(ch chan<- *prometheus.Desc) {
+	for i := range engineMetrics {
+		ch <- engineMetrics[i].desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *engineCollector) Collect(ch chan<- prometheus.Metric) {
+	s, ok := c.stats()
+	if !ok {
+		return
+	}
+	for i := range engineMetrics {
+		m := &engineMetrics[i]
+		ch <- prometheus.MustNewConstMetric(m.desc, m.kind, m.get(&s))
+	}
+}
