@@ -46,7 +46,7 @@ func (s *Scheduler) admit() {
 			m.Tokens = 0 // the block to copy from is needed itself
 		}
 		computed := len(m.Blocks)*s.cfg.BlockTokens + m.Tokens
-		n := s.offer(computed, q.Known-computed)
+		n := s.offer(computed, q.Known-computed, false)
 		if n == 0 {
 			return
 		}

@@ -58,7 +58,7 @@ func (s *Scheduler) continuePrefill() {
 	for i := 0; i < len(s.running.list) && !s.full; {
 		q := s.running.list[i]
 		if !decoding(q) && s.wanted(q) {
-			n := s.offer(q.Computed, q.Known-q.Computed)
+			n := s.offer(q.Computed, q.Known-q.Computed, true)
 			if n == 0 {
 				s.full = true
 				return
@@ -145,8 +145,9 @@ func (s *Scheduler) promised() (n int) {
 }
 
 // offer returns how many of remaining tokens a prefill that stands at position
-// computed gets now; 0 means none, and none behind it.
-func (s *Scheduler) offer(computed, remaining int) int {
+// computed gets now; 0 means none, and none behind it. Without chunked prefill
+// one that did not start yet gets all or nothing, unless no step could hold it.
+func (s *Scheduler) offer(computed, remaining int, started bool) int {
 	if len(s.plan.Rows)+len(s.deals) >= s.lim.MaxBatch {
 		return 0
 	}
@@ -160,8 +161,8 @@ func (s *Scheduler) offer(computed, remaining int) int {
 	if remaining <= budget {
 		return remaining
 	}
-	if !s.cfg.ChunkPrefill && remaining <= s.lim.MaxTokens {
-		return 0 // fits a step of its own
+	if !s.cfg.ChunkPrefill && !started && remaining <= s.lim.MaxTokens {
+		return 0
 	}
 	return max(0, (computed+budget)/s.cfg.BlockTokens*s.cfg.BlockTokens-computed)
 }
