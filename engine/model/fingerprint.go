@@ -85,7 +85,7 @@ func (d digest) tokenizer(t *TokenizerData) {
 		}
 	}
 	d.json(t.Types)
-	d.json([]any{t.UNK, t.PAD, t.BOS, t.EOS, t.AddBOS, t.AddEOS, t.AddSpacePrefix})
+	d.json([]any{t.UNK, t.PAD, t.BOS, t.EOS, t.EOT, t.EOM, t.AddBOS, t.AddEOS, t.AddSpacePrefix})
 	d.number(len(t.Scores))
 	for _, s := range t.Scores {
 		binary.Write(d, binary.LittleEndian, s) //nolint:errcheck // a hash cannot fail

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"maps"
@@ -74,7 +75,7 @@ func TestOpenGGUF(t *testing.T) {
 	}
 	k := ck.Tokenizer
 	if k.Model != "gpt2" || k.Pre != "smollm" || len(k.Tokens) != 64 || k.Types[0] != 3 || len(k.Merges) != 2 || k.BOS != 1 ||
-		k.EOS != 2 || k.UNK != -1 || k.AddBOS == nil || *k.AddBOS || k.AddEOS != nil || k.ChatTemplate == "" {
+		k.EOS != 2 || k.UNK != -1 || k.EOT != -1 || k.AddBOS == nil || *k.AddBOS || k.AddEOS != nil || k.ChatTemplate == "" {
 		t.Errorf("tokenizer %+v", k)
 	}
 	q, err := ck.Tensor("blk.0.attn_q.weight", 128, 32)
@@ -255,5 +256,21 @@ func TestAsF32(t *testing.T) {
 	}
 	if !ck.F32() || ck.Fingerprint() == open(t, "gguf-llama-quant.gguf").Fingerprint() {
 		t.Error("the decoded model has the fingerprint of the quantised one")
+	}
+}
+
+// A token id that the embedding table does not have must not reach a backend.
+func TestMoreTokensThanRows(t *testing.T) {
+	raw, err := os.ReadFile(filepath.Join(tiny, "gguf-llama-quant.gguf"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The embedding's dimensions follow its name: count (4 bytes), 32, rows.
+	at := bytes.Index(raw, []byte("token_embd.weight")) + len("token_embd.weight") + 4 + 8
+	raw[at] = 63
+	dir := t.TempDir()
+	write(t, dir, "a.gguf", string(raw))
+	if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), `"tokenizer.ggml.tokens": 64 tokens for an embedding table of 63`) {
+		t.Errorf("error %v", err)
 	}
 }

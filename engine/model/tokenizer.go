@@ -20,8 +20,10 @@ type TokenizerData struct {
 	Types  []int32   // kind of each token as GGUF numbers them; may be nil
 	Scores []float32 // may be nil
 	Merges []string
-	UNK    int32 // -1 when absent, as PAD
+	UNK    int32 // -1 when absent, as the next three
 	PAD    int32
+	EOT    int32 // end of turn
+	EOM    int32 // end of message
 	AddBOS *bool // nil when the file does not say, as the other two
 	AddEOS *bool
 	// AddSpacePrefix is for sentencepiece-like tokenizers.
@@ -74,6 +76,7 @@ func ggufTokenizer(f *gguf.File) (TokenizerData, error) {
 	r := &ggufReader{f: f}
 	t.BOS, t.EOS = r.tokenID(p+"bos_token_id"), r.tokenID(p+"eos_token_id")
 	t.UNK, t.PAD = r.tokenID(p+"unknown_token_id"), r.tokenID(p+"padding_token_id")
+	t.EOT, t.EOM = r.tokenID(p+"eot_token_id"), r.tokenID(p+"eom_token_id")
 	optional(r.err)
 	t.ChatTemplate = str("tokenizer.chat_template")
 	names, e := f.Strings("tokenizer.chat_templates")
@@ -125,7 +128,7 @@ func readSide(dir, name string) ([]byte, error) {
 }
 
 func hfTokenizer(dir string, c *Config) (TokenizerData, error) {
-	t := TokenizerData{UNK: -1, PAD: -1, BOS: c.BOS, EOS: -1}
+	t := TokenizerData{UNK: -1, PAD: -1, EOT: -1, EOM: -1, BOS: c.BOS, EOS: -1}
 	if len(c.EOS) > 0 {
 		t.EOS = c.EOS[0]
 	}
