@@ -110,7 +110,8 @@ const (
 	maxHeadRuns    = 256
 )
 
-func (p *pullRequest) append(b []byte) []byte {
+func (p *pullRequest) encode() []byte {
+	b := make([]byte, 0, pullFixedBytes+4*len(p.heads))
 	b = append(b, pullMagic...)
 	b = append(b, p.token[:]...)
 	b = binary.LittleEndian.AppendUint32(b, p.first)

@@ -102,14 +102,14 @@ func FuzzDecodeHandle(f *testing.F) {
 
 func FuzzReadPull(f *testing.F) {
 	good := pullRequest{token: token{1}, first: 2, blocks: 3, layerTo: 4, heads: [][2]uint16{{0, 2}, {4, 6}}}
-	f.Add(good.append(nil))
+	f.Add(good.encode())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r := bytes.NewReader(b)
 		p, err := readPull(r)
 		if err != nil {
 			return
 		}
-		if used := b[:len(b)-r.Len()]; !bytes.Equal(p.append(nil), used) {
+		if used := b[:len(b)-r.Len()]; !bytes.Equal(p.encode(), used) {
 			t.Fatalf("%+v encodes differently", p)
 		}
 	})
@@ -144,8 +144,8 @@ func TestServerSurvivesGarbage(t *testing.T) {
 	o := newOwner(t, Config{NoLocal: true}, newPool(16, 1024).fill(1))
 	for _, b := range [][]byte{
 		[]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\nxxxxxxxxxxxxxxxx"),
-		(&pullRequest{token: token{9}, layerTo: 2, blocks: 1}).append(nil),
-		(&pullRequest{layerFrom: 3, layerTo: 2}).append(nil),
+		(&pullRequest{token: token{9}, layerTo: 2, blocks: 1}).encode(),
+		(&pullRequest{layerFrom: 3, layerTo: 2}).encode(),
 	} {
 		c, err := (&network{}).dial(t.Context(), o.dataAddr())
 		if err != nil {

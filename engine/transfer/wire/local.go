@@ -128,7 +128,8 @@ func (e ownerEnd) Recv() (*pb.PullerMessage, error) {
 }
 
 // copyBlocks is the byte path within the process: it copies the blocks of a
-// request and announces FIN like servePull. put receives each block in order.
+// request and announces FIN like servePull. put gets each block in order, under the session's
+// lock, and must not block.
 func (ss *session) copyBlocks(ctx context.Context, req *pullRequest, put func(i int, block []byte) error) error {
 	if err := ss.begin(nil, req); err != nil {
 		return err
@@ -141,7 +142,7 @@ func (ss *session) copyBlocks(ctx context.Context, req *pullRequest, put func(i 
 		if err := ss.read(nil, func() error { return put(i, block) }); err != nil {
 			return err
 		}
-		ss.renewLease()
+		ss.sent(len(block))
 	}
 	ss.send(&pb.OwnerMessage{Kind: &pb.OwnerMessage_Fin{Fin: &pb.Fin{Epoch: ss.epoch, Blocks: req.blocks}}})
 	return nil

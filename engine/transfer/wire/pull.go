@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"strconv"
+	"syscall"
 	"time"
 
 	"tandem/engine/transfer"
@@ -19,6 +21,10 @@ const reportEvery = 20 * time.Millisecond
 
 // readChunk is how much is read under one deadline.
 const readChunk = 1 << 20
+
+// causeGrace is how long a broken byte path waits for the control stream to say
+// why: an owner that revokes closes the one just before it tells on the other.
+const causeGrace = 100 * time.Millisecond
 
 // pull is one pull in progress. Block memory is written by the goroutine that
 // runs it and by nothing else, so the pull is quiet when run returns.
@@ -82,7 +88,7 @@ func (pl *pull) attach() (*link, *pb.Accept, error) {
 		case firstErr == nil:
 			firstErr = err
 		default:
-			return nil, nil, fmt.Errorf("attach failed twice: %w; before: %s", err, firstErr)
+			return nil, nil, fmt.Errorf("attach failed twice: %w; before: %w", err, firstErr)
 		}
 	}
 	return nil, nil, firstErr
@@ -264,7 +270,7 @@ func (pl *pull) fetchTCP(l *link, req *pullRequest, addr string, fresh bool) (su
 }
 
 func (pl *pull) readBlocks(r *deadlineReader, req *pullRequest) (uint32, error) {
-	if err := r.write(req.append(nil)); err != nil {
+	if err := r.write(req.encode()); err != nil {
 		return 0, err
 	}
 	sum := uint32(0)
@@ -283,6 +289,12 @@ func (pl *pull) readBlocks(r *deadlineReader, req *pullRequest) (uint32, error) 
 // ioError says why the byte path failed: the pull's own end or the control
 // stream's comes before what the socket says.
 func (pl *pull) ioError(l *link, err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) {
+		select {
+		case <-l.ctx.Done():
+		case <-time.After(causeGrace):
+		}
+	}
 	if cause := context.Cause(l.ctx); cause != nil {
 		return cause
 	}
@@ -295,6 +307,7 @@ func (pl *pull) ioError(l *link, err error) error {
 // advance counts one more verified block and reports it now and then.
 func (pl *pull) advance() {
 	pl.verified++
+	pl.p.received.Add(uint64(pl.order.Handle.Layout.BlockBytes()))
 	if now := time.Now(); now.Sub(pl.reported) >= reportEvery {
 		pl.reported = now
 		pl.p.events(transfer.PullEvent{ID: pl.order.Handle.ID, Progress: pl.verified})

@@ -1,8 +1,10 @@
 package wire
 
 import (
+	"errors"
 	"fmt"
 	"net"
+	"runtime"
 	"testing"
 	"time"
 
@@ -31,6 +33,9 @@ func TestPullMovesOnlyTheMissingSuffix(t *testing.T) {
 		checkBlocks(t, o.mem, 8, mem, 20, 7)
 		checkBlocks(t, before, 0, mem, 0, 20)
 		checkBlocks(t, before, 27, mem, 27, 5)
+		if s := o.Stats(); s.BytesSent != 7*1024 || g.received.Load() != 7*1024 {
+			t.Errorf("stats %+v, %d received", s, g.received.Load())
+		}
 		if a := next[transfer.Attach](t, o); len(a.Have) != 3 || a.Layout != testLayout || a.Epoch != 7 {
 			t.Errorf("attach %+v", a)
 		}
@@ -141,13 +146,71 @@ func TestRevokeWhilePulling(t *testing.T) {
 		}
 		g.pullTo(o.offer(1, 0, 64), 0, 0)
 		e := g.final(t, 1)
-		checkFailed(t, e, CodeFailed, "")
+		checkFailed(t, e, CodeFailed, "stale")
 		if e.Progress > 10 {
 			t.Errorf("%d blocks verified, 10 were served", e.Progress)
 		}
 		checkBlocks(t, newPool(64, 1024).fill(5), 0, g.mem, 0, e.Progress)
 		o.Revoke(1) // again, and unknown: nothing happens
 		o.Revoke(99)
+	})
+}
+
+// stop returns only after a read in progress.
+func TestStopWaitsForTheReader(t *testing.T) {
+	for range 50 {
+		ss := &session{phase: phaseServing}
+		inside, release, order := make(chan struct{}), make(chan struct{}), make(chan string, 2)
+		go func() {
+			_ = ss.read(nil, func() error {
+				close(inside)
+				<-release
+				order <- "read"
+				return nil
+			})
+		}()
+		<-inside
+		go func() {
+			ss.stop()
+			order <- "stop"
+		}()
+		for range 100 {
+			runtime.Gosched()
+		}
+		close(release)
+		if first, second := <-order, <-order; first != "read" || second != "stop" {
+			t.Fatalf("%s before %s", first, second)
+		}
+		if err := ss.read(nil, func() error { return nil }); !errors.Is(err, errNotServed) {
+			t.Fatalf("read after stop: %v", err)
+		}
+	}
+}
+
+// Two ranks of one instance serve from their own pools to their own cores.
+func TestRanks(t *testing.T) {
+	bothPaths(t, func(t *testing.T, cfg Config) {
+		o := newOwner(t, cfg, newPool(16, 1024).fill(1))
+		mem := newPool(16, 1024).fill(2)
+		var other *Transport
+		other = o.srv.Rank(1, mem, func(m any) {
+			switch m := m.(type) {
+			case transfer.Attach:
+				other.Accept(transfer.Accept{Peer: m.Peer, ID: m.ID, Epoch: m.Epoch, Blocks: []int32{9, 3}})
+			case transfer.Done:
+				other.DoneReply(transfer.DoneReply{Peer: m.Peer, ID: m.ID, OK: true})
+			}
+		})
+		g := newGen(t, cfg, newPool(16, 1024))
+		h := o.offer(1, 0, 2)
+		g.pullTo(h, 0, 0)
+		checkOK(t, g.final(t, 1), 2)
+		h.ID, h.Rank = 2, 1
+		g.pullTo(h, 4, 0)
+		checkOK(t, g.final(t, 2), 2)
+		checkBlocks(t, o.mem, 0, g.mem, 0, 2)
+		checkBlocks(t, mem, 9, g.mem, 4, 1)
+		checkBlocks(t, mem, 3, g.mem, 5, 1)
 	})
 }
 

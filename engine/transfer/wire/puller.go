@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"tandem/engine/transfer"
@@ -45,6 +46,7 @@ type Puller struct {
 	events   func(transfer.PullEvent)
 	controls controls
 	data     dataPool
+	received atomic.Uint64 // bytes of verified blocks
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -183,7 +185,7 @@ func (p *Puller) beat(ctx context.Context, cancel context.CancelCauseFunc, h tra
 		case <-ctx.Done():
 			p.mu.Lock()
 			// A later KeepAlive of the same id may have taken the place.
-			if context.Cause(ctx) != error(errStopped) {
+			if !errors.Is(context.Cause(ctx), errStopped) {
 				delete(p.beats, h.ID)
 			}
 			p.mu.Unlock()

@@ -77,12 +77,13 @@ func (ss *session) servePull(conn net.Conn, req *pullRequest) error {
 	sum := uint32(0)
 	for i := range req.blocks {
 		h := frameHeader{seq: i, block: req.first + i, layerFrom: req.layerFrom, layerTo: req.layerTo}
-		crc, err := ss.writeFrame(conn, h)
+		block := ss.rank.memory.Block(ss.blocks[int(h.block)-ss.skip])
+		crc, err := ss.writeFrame(conn, h, block)
 		if err != nil {
 			return fmt.Errorf("block %d: %w", h.block, err)
 		}
 		sum = addFrameSum(sum, crc)
-		ss.renewLease()
+		ss.sent(len(block))
 	}
 	ss.send(&pb.OwnerMessage{Kind: &pb.OwnerMessage_Fin{Fin: &pb.Fin{Epoch: ss.epoch, Blocks: req.blocks, Crc: sum}}})
 	return nil
@@ -114,10 +115,9 @@ func (ss *session) leave() {
 
 // writeFrame writes one block from pool memory. reading is held for one piece
 // at a time, never while waiting for anything but this write.
-func (ss *session) writeFrame(conn net.Conn, h frameHeader) (uint32, error) {
+func (ss *session) writeFrame(conn net.Conn, h frameHeader, block []byte) (uint32, error) {
 	var header [frameHeaderBytes]byte
 	var crc uint32
-	block := ss.rank.memory.Block(ss.blocks[int(h.block)-ss.skip])
 	err := ss.read(conn, func() error {
 		crc = h.seal(&header, block)
 		bufs := net.Buffers{header[:], block[:min(writeChunk, len(block))]}
@@ -150,8 +150,10 @@ func (ss *session) read(conn net.Conn, f func() error) error {
 	return f()
 }
 
-// renewLease counts bytes that were sent as a KEEPALIVE, now and then.
-func (ss *session) renewLease() {
+// sent counts the bytes of a block and, now and then, takes them for a
+// KEEPALIVE.
+func (ss *session) sent(bytes int) {
+	ss.rank.sent.Add(uint64(bytes))
 	now := time.Now()
 	ss.mu.Lock()
 	due := ss.phase == phaseServing && now.Sub(ss.renew) >= renewEvery

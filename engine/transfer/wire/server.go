@@ -110,6 +110,25 @@ type Transport struct {
 	srv    *Server
 	memory transfer.Memory
 	inbox  func(any)
+	sent   atomic.Uint64
+}
+
+// Stats is a snapshot of one rank's transfer traffic.
+type Stats struct {
+	BytesSent     uint64 // of blocks that pullers were given
+	BytesReceived uint64 // of blocks that were pulled and verified
+	Pulls         int    // own pulls in progress
+	KeepAlives    int    // queued requests whose leases are being renewed
+}
+
+// Stats returns the counters of this rank.
+func (t *Transport) Stats() Stats {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return Stats{
+		BytesSent: t.sent.Load(), BytesReceived: t.received.Load(),
+		Pulls: len(t.pulls), KeepAlives: len(t.beats),
+	}
 }
 
 // Accept starts serving a pull.
