@@ -1,0 +1,259 @@
+package disagg
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"tandem/serve/discovery"
+	"tandem/serve/openai"
+)
+
+// block holds a worker's answer until the frontend hangs up, and says when it began.
+func block(began chan<- struct{}) func(int, seen, http.ResponseWriter, *http.Request) {
+	return func(_ int, _ seen, _ http.ResponseWriter, r *http.Request) {
+		began <- struct{}{}
+		<-r.Context().Done()
+	}
+}
+
+func TestDisconnectDuringPrefill(t *testing.T) { // scenario 26, stub part
+	for _, body := range []string{hello, streamed} {
+		began := make(chan struct{})
+		c := newStub(t, discovery.Context, block(began))
+		r := newRig(t, []*stub{c}, []*stub{newStub(t, discovery.Generation, genReply{}.script)})
+		ctx, leave := context.WithCancel(t.Context())
+		done := make(chan answer)
+		go func() { done <- r.postCtx(ctx, completions, body) }()
+		<-began
+		leave()
+		<-done
+		if id := <-c.aborts; id != c.requests()[0].params.DisaggRequestID {
+			t.Errorf("abort for %d", id)
+		}
+		if len(r.gen[0].requests()) != 0 {
+			t.Error("gen was contacted")
+		}
+	}
+}
+
+func TestDisconnectBetweenLegs(t *testing.T) { // scenario 27
+	r := one(t, ctxReply{}, genReply{})
+	ctx, leave := context.WithCancel(t.Context())
+	r.s.beforeGen = func(req context.Context) {
+		leave()
+		<-req.Done()
+	}
+	r.postCtx(ctx, completions, hello)
+	if id := <-r.ctx[0].aborts; id != r.ctx[0].requests()[0].params.DisaggRequestID {
+		t.Errorf("abort for %d", id)
+	}
+	if len(r.gen[0].requests()) != 0 {
+		t.Error("gen was contacted")
+	}
+}
+
+func TestDisconnectBeforeFirstGenEvent(t *testing.T) {
+	began := make(chan struct{})
+	g := newStub(t, discovery.Generation, block(began))
+	r := newRig(t, []*stub{newStub(t, discovery.Context, ctxReply{}.script)}, []*stub{g})
+	ctx, leave := context.WithCancel(t.Context())
+	done := make(chan answer)
+	go func() { done <- r.postCtx(ctx, completions, hello) }()
+	<-began
+	leave()
+	<-done
+	id := r.ctx[0].requests()[0].params.DisaggRequestID
+	if a, b := <-g.aborts, <-r.ctx[0].aborts; a != id || b != id {
+		t.Errorf("aborts %d and %d, want %d", a, b, id)
+	}
+}
+
+func TestDisconnectDuringDecode(t *testing.T) { // scenario 28, stub part
+	g := newStub(t, discovery.Generation, func(_ int, _ seen, w http.ResponseWriter, r *http.Request) {
+		stream(w, chunkText("A"))
+		<-r.Context().Done()
+	})
+	r := newRig(t, []*stub{newStub(t, discovery.Context, ctxReply{}.script)}, []*stub{g})
+	ctx, leave := context.WithCancel(t.Context())
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.front.URL+completions, strings.NewReader(streamed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := resp.Body.Read(make([]byte, 16)); err != nil {
+		t.Fatal(err)
+	}
+	leave()
+	resp.Body.Close()
+	if id := <-g.aborts; id != g.requests()[0].params.DisaggRequestID {
+		t.Errorf("abort for %d", id)
+	}
+	r.front.Close() // waits for the handler
+	if n := len(r.ctx[0].aborts); n != 0 {
+		t.Errorf("ctx is free already, yet got %d aborts", n)
+	}
+	if r.obs.count("client_disconnects_total decode") != 1 {
+		t.Errorf("events %v", r.obs.seen)
+	}
+}
+
+func TestWorkerProcessEnds(t *testing.T) {
+	// Another incarnation answers the probe while a leg hangs on the old connection: the leg ends at once.
+	began := make(chan struct{})
+	g := newStub(t, discovery.Generation, func(_ int, _ seen, w http.ResponseWriter, r *http.Request) {
+		stream(w, chunkText("A"))
+		began <- struct{}{}
+		<-r.Context().Done()
+	})
+	r := newRig(t, []*stub{newStub(t, discovery.Context, ctxReply{}.script)}, []*stub{g})
+	done := make(chan answer)
+	go func() { done <- r.post(completions, streamed) }()
+	<-began
+	g.mu.Lock()
+	g.info.Incarnation = "j"
+	g.mu.Unlock()
+	r.reg.LegEnded(g.id, false) // asks for a probe
+	a := <-done
+	if len(a.events) != 2 || !strings.HasPrefix(a.events[1], `{"error"`) || a.err == nil {
+		t.Errorf("%q, %v", a.events, a.err)
+	}
+}
+
+func TestTimeouts(t *testing.T) {
+	cases := []struct {
+		name string
+		edit func(*Config)
+		ctx  bool // the ctx worker hangs, else gen
+		body string
+		gen  func(int, seen, http.ResponseWriter, *http.Request)
+	}{
+		{"request, ctx", func(c *Config) { c.RequestTimeout = 50 * time.Millisecond }, true, hello, nil},
+		{"request, gen", func(c *Config) { c.RequestTimeout = 100 * time.Millisecond }, false, hello, nil},
+		{"admission", func(c *Config) { c.AdmissionTimeout = 50 * time.Millisecond }, false, streamed, nil},
+		{
+			"first event", func(c *Config) { c.RequestTimeout = 100 * time.Millisecond }, false, streamed,
+			func(_ int, _ seen, w http.ResponseWriter, r *http.Request) {
+				stream(w)
+				w.(http.Flusher).Flush()
+				<-r.Context().Done()
+			},
+		},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			hang := func(_ int, _ seen, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+			ctx, gen := ctxReply{}.script, hang
+			if c.gen != nil {
+				gen = c.gen
+			}
+			if c.ctx {
+				ctx, gen = hang, genReply{}.script
+			}
+			r := newRig(t, []*stub{newStub(t, discovery.Context, ctx)}, []*stub{newStub(t, discovery.Generation, gen)}, withConfig(c.edit))
+			r.post(completions, c.body).wantError(t, 504, `"type":"timeout"`)
+			<-r.ctx[0].aborts
+			if !c.ctx {
+				<-r.gen[0].aborts
+			}
+		})
+	}
+}
+
+func TestIdleStream(t *testing.T) {
+	g := newStub(t, discovery.Generation, func(_ int, _ seen, w http.ResponseWriter, r *http.Request) {
+		stream(w, chunkText("A"))
+		<-r.Context().Done()
+	})
+	r := newRig(t, []*stub{newStub(t, discovery.Context, ctxReply{}.script)}, []*stub{g}, withConfig(func(c *Config) { c.StreamIdle = 50 * time.Millisecond }))
+	a := r.post(completions, streamed)
+	if len(a.events) != 2 || !strings.Contains(a.events[1], `"type":"timeout"`) || a.err == nil {
+		t.Errorf("%q, %v", a.events, a.err)
+	}
+	<-g.aborts
+}
+
+func TestInflightLimit(t *testing.T) {
+	began, release := make(chan struct{}), make(chan struct{})
+	c := newStub(t, discovery.Context, func(n int, q seen, w http.ResponseWriter, r *http.Request) {
+		began <- struct{}{}
+		<-release
+		ctxReply{}.script(n, q, w, r)
+	})
+	r := newRig(t, []*stub{c}, []*stub{newStub(t, discovery.Generation, genReply{}.script)}, withConfig(func(c *Config) { c.MaxInflight = 1 }))
+	done := make(chan answer)
+	go func() { done <- r.post(completions, hello) }()
+	<-began
+	a := r.post(completions, hello)
+	a.wantError(t, 429, "overloaded")
+	if a.header.Get("Retry-After") != "1" {
+		t.Errorf("headers %v", a.header)
+	}
+	close(release)
+	(<-done).wantOK(t, "ABC")
+}
+
+func TestDrain(t *testing.T) {
+	began := make(chan struct{}, 1)
+	g := newStub(t, discovery.Generation, func(_ int, _ seen, w http.ResponseWriter, r *http.Request) {
+		stream(w, chunkText("A"))
+		began <- struct{}{}
+		<-r.Context().Done()
+	})
+	r := newRig(t, []*stub{newStub(t, discovery.Context, ctxReply{}.script)}, []*stub{g})
+	done := make(chan answer)
+	go func() { done <- r.post(completions, streamed) }()
+	<-began
+	grace, end := context.WithCancel(t.Context())
+	drained := make(chan struct{})
+	go func() { defer close(drained); r.s.Drain(grace) }()
+	for ok, _ := r.s.enter(); ok; ok, _ = r.s.enter() { // until draining is visible
+		r.s.leave()
+	}
+	r.post(completions, hello).wantError(t, 503, "shutting down")
+	if a := r.get("/health"); a.status != 503 {
+		t.Errorf("health %d", a.status)
+	}
+	end()
+	<-drained
+	a := <-done
+	if len(a.events) != 2 || !strings.Contains(a.events[1], "shutting down") || a.err == nil {
+		t.Errorf("%q, %v", a.events, a.err)
+	}
+	<-g.aborts
+}
+
+func (r *rig) get(path string) answer {
+	r.t.Helper()
+	req, err := http.NewRequestWithContext(r.t.Context(), http.MethodGet, r.front.URL+path, http.NoBody)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(resp.Body)
+	return answer{status: resp.StatusCode, header: resp.Header, raw: string(data), err: err}
+}
+
+func TestHandoffIsSigned(t *testing.T) {
+	key := []byte("0123456789abcdef")
+	r := one(t, ctxReply{}, genReply{}, withConfig(func(c *Config) { c.AuthKey = key }))
+	r.post(completions, hello).wantOK(t, "ABC")
+	q := r.gen[0].requests()[0]
+	params, err := openai.DecodeDisaggParams(q.body["disaggregated_params"])
+	if err != nil || !openai.Key(key).VerifyHandoff(params, q.header.Get(openai.HeaderAuth)) {
+		t.Errorf("%v, auth %q", err, q.header.Get(openai.HeaderAuth))
+	}
+	if h := r.ctx[0].requests()[0].header; h.Get(openai.HeaderAuth) != "" || h.Get(openai.HeaderDeadline) == "" {
+		t.Errorf("ctx headers %v", h)
+	}
+}
