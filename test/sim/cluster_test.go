@@ -298,6 +298,10 @@ func TestRandomRuns(t *testing.T) {
 			if kindFull {
 				r := full(n, p, g)
 				r.CacheSalt = salt
+				r.Priority = float64(rapid.IntRange(0, 2).Draw(t, "priority")) / 2
+				if rapid.IntRange(0, 4).Draw(t, "deadline") == 0 {
+					r.Deadline = c.Now + time.Second
+				}
 				w.Submit(c.Now, r, nil)
 				return
 			}
@@ -351,6 +355,11 @@ func TestRandomRuns(t *testing.T) {
 			},
 		})
 		settle(t, c)
+		for _, w := range []*Worker{c.Ctx, c.Gen} {
+			if st := w.Core.Stats(); w.cfg.Policy != scheduler.MaxUtilization && st.Paused != 0 {
+				t.Fatalf("SP-7: %d pauses under %s", st.Paused, w.cfg.Policy)
+			}
+		}
 		if c.Ctx.Core.Fatal() == nil && c.Gen.Core.Fatal() == nil {
 			verifySessions(t, c)
 			verify(t, c.Gen)
@@ -369,6 +378,11 @@ func randomCluster(t *rapid.T) *Cluster {
 		c.ShareInPass = rapid.Bool().Draw(t, "share")
 		c.Policy = rapid.SampledFrom([]scheduler.Policy{scheduler.GuaranteedNoEvict, scheduler.MaxUtilization, scheduler.StaticBatch}).Draw(t, "policy")
 		c.Chunking = rapid.SampledFrom([]scheduler.Chunking{scheduler.FirstCome, scheduler.EqualProgress}).Draw(t, "chunking")
+		c.Queue = rapid.SampledFrom([]scheduler.Queue{scheduler.FCFS, scheduler.Priority}).Draw(t, "queue")
+		c.ChunkPrefill = rapid.IntRange(0, 3).Draw(t, "chunk") > 0
+		c.PrefillMixed = rapid.SampledFrom([]int{0, b, 2 * b}).Draw(t, "mixed cap")
+		c.QueueTimeout = rapid.SampledFrom([]time.Duration{0, 300 * time.Millisecond}).Draw(t, "queue timeout")
+		c.MaxInflightBytes = rapid.SampledFrom([]int64{1, 5000, 1 << 30}).Draw(t, "bytes")
 		c.MaxConcurrentRecv = rapid.IntRange(1, 4).Draw(t, "recv")
 		c.LocalRecompute = rapid.Bool().Draw(t, "recompute")
 		c.Lease = time.Duration(rapid.IntRange(200, 3000).Draw(t, "lease")) * time.Millisecond
@@ -395,4 +409,49 @@ func randomCluster(t *rapid.T) *Cluster {
 	c.Net.AttachTime = time.Duration(rapid.IntRange(500, 4000).Draw(t, "attach")) * time.Millisecond
 	c.Net.ReadOn = rapid.Bool().Draw(t, "read on")
 	return c
+}
+
+// TestScenario12CancelStorm cancels 10,000 split and full requests at random
+// moments, without overlap.
+func TestScenario12CancelStorm(t *testing.T) {
+	c := pair(t, func(ctx, gen *executor.Config) {
+		for _, cfg := range []*executor.Config{ctx, gen} {
+			cfg.PartialReuse, cfg.ShareInPass, cfg.MaxSeqLen = true, true, 512
+		}
+		gen.Policy = scheduler.MaxUtilization
+	})
+	c.Net.MaxDelay, c.Net.Repeat = 20*time.Millisecond, 0.1
+	states := map[string]int{}
+	const n = 10000
+	for i := 0; i < n; {
+		for range c.rng.IntN(8) {
+			s := session(i, prompt(c.rng.IntN(300), 1+c.rng.IntN(120)), 1+c.rng.IntN(60))
+			if i++; i%3 == 0 {
+				r := full(1<<20+i, s.Prompt, s.MaxTokens)
+				c.Gen.Submit(c.Now, r, nil)
+				c.at(c.Now+time.Duration(c.rng.IntN(1500))*time.Millisecond, func() { c.Gen.Core.Cancel(c.Now, r.ID); c.Gen.flush() })
+				continue
+			}
+			c.Start(s)
+			c.at(c.Now+time.Duration(c.rng.IntN(1500))*time.Millisecond, func() {
+				if s.Gen != nil {
+					states["gen "+string(s.Gen.Finish)]++
+				} else {
+					states["ctx "+string(s.Ctx.Finish)]++
+				}
+				c.Cancel(s)
+			})
+		}
+		if _, err := c.Tick(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	settle(t, c)
+	verifySessions(t, c)
+	verify(t, c.Gen)
+	for _, state := range []string{"gen ", "gen length", "ctx ", "ctx not_finished"} {
+		if state != "ctx not_finished" && states[state] == 0 {
+			t.Errorf("nothing was cancelled in %q: %v", state, states)
+		}
+	}
 }
