@@ -9,7 +9,6 @@ import (
 
 	"tandem/engine/executor"
 	"tandem/engine/scheduler"
-	"tandem/serve/openai"
 	"tandem/serve/worker"
 )
 
@@ -45,7 +44,7 @@ func (w Worker) HTTP(loopback bool) (worker.Config, error) {
 		return worker.Config{}, err
 	}
 	return worker.Config{
-		Key: openai.Key(key), Trusted: loopback || w.TrustNetwork, Transceiver: w.Transceiver != nil,
+		Key: []byte(key), Trusted: loopback || w.TrustNetwork, Transceiver: w.Transceiver != nil,
 		Stall: time.Duration(w.StallThreshold * float64(time.Second)),
 	}, nil
 }

@@ -7,7 +7,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"tandem/engine/runner"
-	"tandem/serve/openai"
 	"tandem/serve/worker"
 )
 
@@ -69,18 +68,14 @@ func (m *Worker) Gap(d time.Duration, tokens int) {
 
 // Done implements worker.Observer.
 func (m *Worker) Done(o worker.Observation) {
-	endpoint := "completions"
-	if o.Endpoint == openai.Chat {
-		endpoint = "chat"
-	}
-	m.requests.WithLabelValues(endpoint, o.Kind, strconv.FormatBool(o.Stream), strconv.Itoa(o.Status)).Inc()
+	m.requests.WithLabelValues(o.Endpoint, o.Kind, strconv.FormatBool(o.Stream), strconv.Itoa(o.Status)).Inc()
 	if o.Finish == "" {
 		return
 	}
 	m.e2e.WithLabelValues(o.Kind).Observe(o.Elapsed.Seconds())
-	m.promptTokens.Add(float64(o.Usage.PromptTokens))
-	m.cachedTokens.Add(float64(o.Usage.Cached()))
-	m.completionTokens.Add(float64(o.Usage.CompletionTokens))
+	m.promptTokens.Add(float64(o.Prompt))
+	m.cachedTokens.Add(float64(o.Cached))
+	m.completionTokens.Add(float64(o.Output))
 }
 
 // engineCollector reads the engine's snapshot at each scrape, so nothing is

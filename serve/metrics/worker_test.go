@@ -8,7 +8,6 @@ import (
 
 	"tandem/engine/executor"
 	"tandem/engine/runner"
-	"tandem/serve/openai"
 	"tandem/serve/worker"
 )
 
@@ -35,8 +34,8 @@ func TestWorkerMetrics(t *testing.T) {
 	loaded = true
 	m.FirstToken(20 * time.Millisecond)
 	m.Gap(30*time.Millisecond, 3)
-	m.Done(worker.Observation{Endpoint: openai.Chat, Kind: "full", Stream: true, Status: 200, Finish: "stop", Elapsed: time.Second, Usage: openai.NewUsage(10, 4, 6)})
-	m.Done(worker.Observation{Endpoint: openai.Completion, Kind: "refused", Status: 400, Elapsed: time.Second, Usage: openai.NewUsage(99, 99, 99)})
+	m.Done(worker.Observation{Endpoint: "chat", Kind: "full", Stream: true, Status: 200, Finish: "stop", Elapsed: time.Second, Prompt: 10, Output: 4, Cached: 6})
+	m.Done(worker.Observation{Endpoint: "completions", Kind: "refused", Status: 400, Elapsed: time.Second, Prompt: 99, Output: 99, Cached: 99})
 	text := scrape()
 	for _, want := range []string{
 		"tandem_iterations_total 7", `tandem_batch_tokens_total{kind="prefill"} 11`, `tandem_batch_tokens_total{kind="decode"} 5`,

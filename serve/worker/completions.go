@@ -13,7 +13,7 @@ import (
 // completions serves one of the two completion endpoints.
 func (s *Server) completions(e openai.Endpoint) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		x := &exchange{s: s, w: w, r: r, start: s.cfg.Now(), ob: Observation{Endpoint: e, Kind: "refused", Status: http.StatusOK}}
+		x := &exchange{s: s, w: w, r: r, start: s.cfg.Now(), ob: Observation{Endpoint: endpointName(e), Kind: "refused", Status: http.StatusOK}}
 		defer x.done()
 		j, err := s.prepare(w, r, e)
 		if err != nil {
@@ -92,7 +92,7 @@ func (x *exchange) done() {
 	x.s.cfg.Observer.Done(x.ob)
 	x.s.log.Debug("request", "request_id", x.r.Header.Get(openai.HeaderRequestID), "kind", x.ob.Kind,
 		"status", x.ob.Status, "finish", x.ob.Finish, "elapsed", x.ob.Elapsed,
-		"prompt_tokens", x.ob.Usage.PromptTokens, "completion_tokens", x.ob.Usage.CompletionTokens)
+		"prompt_tokens", x.ob.Prompt, "completion_tokens", x.ob.Output)
 }
 
 // fail answers with an error while headers are not out.
@@ -147,6 +147,19 @@ func (j *job) usage(u request.Usage) openai.Usage {
 		prompt, cached = d.CtxUsage.PromptTokens, d.CtxUsage.Cached()
 	}
 	return openai.NewUsage(prompt, u.CompletionTokens, cached)
+}
+
+// finished notes how a request ended.
+func (x *exchange) finished(finish request.Finish, u openai.Usage) {
+	x.ob.Finish = string(finish)
+	x.ob.Prompt, x.ob.Cached, x.ob.Output = u.PromptTokens, u.Cached(), u.CompletionTokens
+}
+
+func endpointName(e openai.Endpoint) string {
+	if e == openai.Chat {
+		return "chat"
+	}
+	return "completions"
 }
 
 func kindName(k request.Kind) string {

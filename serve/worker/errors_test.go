@@ -192,7 +192,7 @@ func TestObserver(t *testing.T) {
 	srv := serveFake(t, e, func(c *Config) { c.Observer = o })
 	post(t, srv.URL+"/v1/completions", `{"prompt":"x","stream":true}`)
 	ob := <-o.done
-	if ob.Kind != "full" || !ob.Stream || ob.Status != 200 || ob.Finish != "stop" || ob.Usage.CompletionTokens != 6 || len(o.tokens) != 6 {
+	if ob.Kind != "full" || !ob.Stream || ob.Status != 200 || ob.Finish != "stop" || ob.Output != 6 || ob.Prompt != 1 || len(o.tokens) != 6 {
 		t.Errorf("%+v, %d tokens", ob, len(o.tokens))
 	}
 	post(t, srv.URL+"/v1/completions", `{}`)

@@ -36,7 +36,7 @@ func (x *exchange) reply(s Stream) {
 		x.fail(err)
 		return
 	}
-	x.ob.Finish, x.ob.Usage = string(a.last.Finish), *res.Usage
+	x.finished(a.last.Finish, *res.Usage)
 	writeJSON(x.w, res)
 }
 

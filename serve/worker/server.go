@@ -48,13 +48,15 @@ type Observer interface {
 
 // Observation describes a finished request.
 type Observation struct {
-	Endpoint openai.Endpoint
+	Endpoint string // "chat" or "completions"
 	Kind     string // "full", "context_only", "generation_only", "refused"
 	Stream   bool
 	Status   int    // HTTP status; of a broken stream the status of its error event
 	Finish   string // finish reason, empty after an error
 	Elapsed  time.Duration
-	Usage    openai.Usage
+	Prompt   int // tokens
+	Cached   int // tokens of the prompt that were found in the cache
+	Output   int // tokens
 }
 
 // Server is the HTTP handler of a worker.

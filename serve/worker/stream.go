@@ -43,7 +43,7 @@ func (x *exchange) stream(s Stream) {
 			return
 		}
 		if o.Finish != request.Running {
-			x.ob.Finish, x.ob.Usage = string(o.Finish), j.usage(o.Usage)
+			x.finished(o.Finish, j.usage(o.Usage))
 			if err := st.end(&o); err != nil {
 				x.gone(err)
 			}
