@@ -195,9 +195,9 @@ func (c Config) checkOwner() error {
 	if c.UseTokens && c.Type != KindLoad {
 		return fmt.Errorf("use_tokens: belongs to type %s, not %q", KindLoad, c.kind())
 	}
-	conv := c.MatchThreshold != nil || c.HashSkipCount != 0 || c.MaxSessions != 0 || c.MatchBasis != ""
+	conv := c.MatchThreshold != nil || c.TokensPerBlock != 0 || c.HashSkipCount != 0 || c.MaxSessions != 0 || c.MatchBasis != ""
 	if conv && c.Type != KindConversation {
-		return fmt.Errorf("match_threshold, hash_skip_count, max_sessions and match_basis belong to type %s, not %q",
+		return fmt.Errorf("match_threshold, tokens_per_block, hash_skip_count, max_sessions and match_basis belong to type %s, not %q",
 			KindConversation, c.kind())
 	}
 	return nil

@@ -1,0 +1,389 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"tandem/serve/disagg"
+	"tandem/serve/discovery"
+	"tandem/serve/router"
+)
+
+// Frontend is the cluster file: what the frontend does and which workers it has.
+type Frontend struct {
+	Hostname      string        `mapstructure:"hostname"`
+	Port          int           `mapstructure:"port"`
+	Context       ServerSection `mapstructure:"context_servers"`
+	Generation    ServerSection `mapstructure:"generation_servers"`
+	ScheduleStyle string        `mapstructure:"schedule_style"`
+
+	MaxRetries          int    `mapstructure:"max_retries"`
+	NoRetry             bool   `mapstructure:"disagg_no_retry"`
+	MaxInflight         int    `mapstructure:"max_inflight_requests"`
+	AuthKey             string `mapstructure:"internal_request_auth_key"` // literal, env:NAME or file:PATH
+	AllowChatTemplate   bool   `mapstructure:"allow_request_chat_template"`
+	StripMessageHistory bool   `mapstructure:"gen_strip_message_history"`
+	PromptIDsAsBytes    bool   `mapstructure:"gen_tokids_ctxbytes"`
+	EarlyFirstToken     bool   `mapstructure:"early_first_token"`
+	ExposeRouting       bool   `mapstructure:"expose_routing_headers"`
+	NodeID              *int   `mapstructure:"node_id"`     // nil = derived from the host
+	NumWorkers          int    `mapstructure:"num_workers"` // of other implementations; above 1 only warns
+	StrictStartup       bool   `mapstructure:"strict_startup"`
+	AdminAddr           string `mapstructure:"admin_addr"` // host:port, or off
+
+	RequestTimeout   float64  `mapstructure:"request_timeout_sec"`
+	StreamIdle       float64  `mapstructure:"stream_idle_timeout_sec"`
+	ConnectTimeout   float64  `mapstructure:"connect_timeout_ms"`
+	HandoffLease     float64  `mapstructure:"handoff_lease_sec"`
+	AdmissionTimeout *float64 `mapstructure:"admission_timeout_sec"` // nil = min(request_timeout, lease / 2)
+	StartTimeout     float64  `mapstructure:"server_start_timeout_sec"`
+	ShutdownGrace    float64  `mapstructure:"shutdown_grace_sec"`
+	AbortGrace       float64  `mapstructure:"abort_grace_ms"`
+
+	Later  unsupported    `mapstructure:",squash"`
+	Worker map[string]any `mapstructure:",remain"` // worker keys for both sections
+}
+
+// ServerSection lists the workers of one role.
+type ServerSection struct {
+	NumInstances *int           `mapstructure:"num_instances"` // nil = as many as urls
+	URLs         []string       `mapstructure:"urls"`
+	Router       router.Config  `mapstructure:"router"`
+	Worker       map[string]any `mapstructure:",remain"` // worker keys, used by `frontend up` and partly by the router
+}
+
+// unsupported are keys of the documented file whose feature does not exist yet. A key that does nothing would be worse
+// than an error, so each is refused unless its value says "off".
+type unsupported struct {
+	Conditional   any `mapstructure:"conditional_disagg_config"`
+	Cluster       any `mapstructure:"disagg_cluster"`
+	MetaServer    any `mapstructure:"metadata_server"`
+	MetaConfig    any `mapstructure:"metadata_server_config_file"`
+	SubHeader     any `mapstructure:"conversation_affinity_header_for_subagents"`
+	SubScope      any `mapstructure:"subagent_affinity_scope"`
+	EngineConv    any `mapstructure:"engine_conv_affinity"`
+	RankSource    any `mapstructure:"conv_affinity_dp_rank_source"`
+	Coordinator   any `mapstructure:"disagg_coordinator_url"`
+	PerfMax       any `mapstructure:"perf_metrics_max_requests"`
+	PerfReturn    any `mapstructure:"return_perf_metrics"`
+	PerfDir       any `mapstructure:"perf_metrics_output_dir"`
+	OTLP          any `mapstructure:"otlp_config"`
+	APIKeys       any `mapstructure:"api_keys"`
+	TLS           any `mapstructure:"tls"`
+	MetricsCompat any `mapstructure:"metrics_compat"`
+	Resume        any `mapstructure:"resume_broken_streams"`
+}
+
+// foreignFrontend are keys that belong elsewhere and are only warned about.
+var foreignFrontend = map[string]string{
+	"kv_transfer_timeout_ms": "workers own it: set cache_transceiver_config.kv_transfer_timeout_ms in their section",
+}
+
+// DefaultFrontend returns the documented defaults.
+func DefaultFrontend() Frontend {
+	d := disagg.DefaultConfig()
+	return Frontend{
+		Hostname: "localhost", Port: 8000, ScheduleStyle: "context_first", MaxRetries: d.MaxRetries,
+		EarlyFirstToken: d.EarlyFirstToken, NumWorkers: 1, StrictStartup: true, AdminAddr: "127.0.0.1:0",
+		RequestTimeout: d.RequestTimeout.Seconds(), StreamIdle: d.StreamIdle.Seconds(),
+		ConnectTimeout: float64(d.ConnectTimeout.Milliseconds()), HandoffLease: d.HandoffLease.Seconds(),
+		StartTimeout: 180, ShutdownGrace: 30, AbortGrace: float64(d.AbortGrace.Milliseconds()),
+	}
+}
+
+// LoadFrontend loads a cluster file over the defaults. Warnings are for the log.
+func LoadFrontend(src Source) (Frontend, []string, error) {
+	if src.Foreign == nil {
+		src.Foreign = foreignFrontend
+	}
+	if src.LookupEnv == nil {
+		src.LookupEnv = os.LookupEnv
+	}
+	f, warnings, err := Load(DefaultFrontend(), src)
+	if err != nil {
+		return f, warnings, err
+	}
+	if err := f.fieldEnvironment(src.LookupEnv); err != nil {
+		return f, warnings, err
+	}
+	if f.NumWorkers > 1 {
+		warnings = append(warnings, "num_workers is ignored: one process uses all cores")
+	}
+	return f, warnings, nil
+}
+
+// fieldEnvironment reads the variables that the field knows under other names.
+func (f *Frontend) fieldEnvironment(lookup func(string) (string, bool)) error {
+	truthy := func(name string) bool {
+		val, _ := lookup(name)
+		on, _ := strconv.ParseBool(strings.TrimSpace(val))
+		return on
+	}
+	if truthy("DISAGG_NO_RETRY") {
+		f.NoRetry = true
+	}
+	for _, name := range []string{"ENGINE_CONV_AFFINITY", "DYN_ENGINE_CONV_AFFINITY", "DISAGG_DIAGNOSTICS"} {
+		if truthy(name) {
+			return fmt.Errorf("config: environment %s: not supported yet; unset it", name)
+		}
+	}
+	return nil
+}
+
+// Validate reports the first thing that is wrong, by its YAML key. It does not ask for workers: see ValidateServe.
+func (f Frontend) Validate() error {
+	if err := f.Later.validate(); err != nil {
+		return err
+	}
+	switch {
+	case f.Port < 1 || f.Port > 65535:
+		return fmt.Errorf("port: %d is outside 1..65535", f.Port)
+	case f.Hostname == "":
+		return fmt.Errorf("hostname: must not be empty; use 0.0.0.0 for all addresses")
+	case f.ScheduleStyle == "generation_first":
+		return fmt.Errorf("schedule_style: generation_first is not supported yet; use context_first")
+	case f.ScheduleStyle != "context_first":
+		return fmt.Errorf("schedule_style: %q is unknown; use context_first", f.ScheduleStyle)
+	case f.NumWorkers < 1:
+		return fmt.Errorf("num_workers: %d must be at least 1", f.NumWorkers)
+	case f.StartTimeout <= 0:
+		return fmt.Errorf("server_start_timeout_sec: must be above 0")
+	case f.ShutdownGrace <= 0:
+		return fmt.Errorf("shutdown_grace_sec: must be above 0")
+	}
+	if f.AdminAddr != "off" {
+		if _, _, err := net.SplitHostPort(f.AdminAddr); err != nil {
+			return fmt.Errorf("admin_addr: %q is neither host:port nor off", f.AdminAddr)
+		}
+	}
+	if err := f.sections(); err != nil {
+		return err
+	}
+	return f.disagg(nil).Validate() //nolint:wrapcheck // names the key already
+}
+
+// validate refuses every feature that is asked for.
+func (u unsupported) validate() error {
+	v := reflect.ValueOf(u)
+	for i := range v.NumField() {
+		if !off(v.Field(i).Interface()) {
+			return fmt.Errorf("%s: not supported yet; remove it", v.Type().Field(i).Tag.Get("mapstructure"))
+		}
+	}
+	return nil
+}
+
+// off tells whether a value asks for nothing.
+func off(val any) bool {
+	switch x := val.(type) {
+	case nil:
+		return true
+	case bool:
+		return !x
+	case int:
+		return x == 0
+	case string:
+		return x == ""
+	case []any:
+		return len(x) == 0
+	}
+	return false
+}
+
+// sections checks both server sections, alone and against each other.
+func (f Frontend) sections() error {
+	known := append(Keys[Frontend](), workerKeys()...)
+	for _, key := range sortedKeys(f.Worker) {
+		if !slices.Contains(workerKeys(), key) {
+			return unknownKey(key, key, known)
+		}
+	}
+	for _, sec := range []struct {
+		name string
+		s    ServerSection
+	}{{"context_servers", f.Context}, {"generation_servers", f.Generation}} {
+		if err := sec.s.validate(sec.name, f.Worker); err != nil {
+			return err
+		}
+	}
+	return f.mixed()
+}
+
+func (s ServerSection) validate(name string, shared map[string]any) error {
+	known := append(Keys[ServerSection](), workerKeys()...)
+	for _, key := range sortedKeys(s.Worker) {
+		if !slices.Contains(workerKeys(), key) {
+			return unknownKey(name+"."+key, key, known)
+		}
+		if val, ok := shared[key]; ok && !reflect.DeepEqual(val, s.Worker[key]) {
+			return fmt.Errorf("%s.%s: is %v here and %v at the top level; set it once", name, key, s.Worker[key], val)
+		}
+	}
+	seen := map[string]bool{}
+	for i, text := range s.URLs {
+		id, _, err := discovery.ParseURL(text)
+		if err != nil {
+			return fmt.Errorf("%s.urls[%d]: %w", name, i, err)
+		}
+		if seen[id] {
+			return fmt.Errorf("%s.urls[%d]: %s is listed twice", name, i, id)
+		}
+		seen[id] = true
+	}
+	switch n := s.NumInstances; {
+	case n != nil && *n < 1:
+		return fmt.Errorf("%s.num_instances: %d must be at least 1", name, *n)
+	case n != nil && len(s.URLs) > 0 && *n != len(s.URLs):
+		return fmt.Errorf("%s: num_instances is %d but urls has %d entries", name, *n, len(s.URLs))
+	}
+	if err := s.Router.Validate(); err != nil {
+		return fmt.Errorf("%s.router.%w", name, err)
+	}
+	return nil
+}
+
+// mixed checks workers that are listed in both sections: they are one process, so their arguments must agree.
+func (f Frontend) mixed() error {
+	for _, a := range f.Context.URLs {
+		for _, b := range f.Generation.URLs {
+			ida, _, _ := discovery.ParseURL(a)
+			idb, _, _ := discovery.ParseURL(b)
+			if ida == idb && !reflect.DeepEqual(normal(f.Context.Worker), normal(f.Generation.Worker)) {
+				return fmt.Errorf("worker %s is in both sections, whose worker arguments differ", ida)
+			}
+		}
+	}
+	return nil
+}
+
+func normal(m map[string]any) map[string]any {
+	if m == nil {
+		return map[string]any{}
+	}
+	return m
+}
+
+// workerKeys are the keys that a worker's file may have, and so a server section.
+func workerKeys() []string {
+	keys := append(Keys[Worker](), "model", "dtype")
+	for path := range foreignWorker {
+		top, _, _ := strings.Cut(path, ".")
+		keys = append(keys, top)
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+// ValidateServe checks what `frontend serve` needs besides: workers to talk to.
+func (f Frontend) ValidateServe() error {
+	for name, s := range map[string]ServerSection{"context_servers": f.Context, "generation_servers": f.Generation} {
+		if len(s.URLs) == 0 {
+			return fmt.Errorf("config: %s.urls: list at least one worker (host:port)", name)
+		}
+	}
+	return nil
+}
+
+// UnusedByServe lists worker keys that only `frontend up` acts on, for a warning.
+func (f Frontend) UnusedByServe() (keys []string) {
+	keys = append(keys, sortedKeys(f.Worker)...)
+	for _, key := range sortedKeys(f.Context.Worker) {
+		keys = append(keys, "context_servers."+key)
+	}
+	for _, key := range sortedKeys(f.Generation.Worker) {
+		keys = append(keys, "generation_servers."+key)
+	}
+	return keys
+}
+
+// Disagg converts to the configuration of serve/disagg and reads the key that internal_request_auth_key names.
+func (f Frontend) Disagg(version string) (disagg.Config, error) {
+	key, err := Secret("internal_request_auth_key", f.AuthKey)
+	if err != nil {
+		return disagg.Config{}, fmt.Errorf("config: %w", err)
+	}
+	cfg := f.disagg([]byte(key))
+	cfg.Version = version
+	if err := cfg.Validate(); err != nil {
+		return cfg, fmt.Errorf("config: %w", err)
+	}
+	return cfg, nil
+}
+
+func (f Frontend) disagg(key []byte) disagg.Config {
+	c := disagg.DefaultConfig()
+	c.RequestTimeout, c.StreamIdle, c.HandoffLease = seconds(f.RequestTimeout), seconds(f.StreamIdle), seconds(f.HandoffLease)
+	c.ConnectTimeout, c.AbortGrace = seconds(f.ConnectTimeout/1000), seconds(f.AbortGrace/1000)
+	c.AdmissionTimeout = min(c.RequestTimeout, c.HandoffLease/2)
+	if f.AdmissionTimeout != nil {
+		c.AdmissionTimeout = seconds(*f.AdmissionTimeout)
+	}
+	c.MaxRetries, c.NoRetry, c.MaxInflight = f.MaxRetries, f.NoRetry, f.MaxInflight
+	c.AllowChatTemplate, c.StripMessageHistory, c.PromptIDsAsBytes = f.AllowChatTemplate, f.StripMessageHistory, f.PromptIDsAsBytes
+	c.EarlyFirstToken, c.ExposeRouting = f.EarlyFirstToken, f.ExposeRouting
+	c.AuthKey = key
+	c.NodeID, c.ProcessID = disagg.DefaultNodeID(), disagg.DefaultProcessID()
+	if f.NodeID != nil {
+		c.NodeID = *f.NodeID
+	}
+	return c
+}
+
+// seconds converts a YAML number; absurd values become the longest duration there is.
+func seconds(sec float64) time.Duration {
+	const limit = 10 * 365 * 24 * time.Hour
+	if sec >= limit.Seconds() {
+		return limit
+	}
+	return time.Duration(sec * float64(time.Second))
+}
+
+// RouterConfig returns the router block of a section, completed with what the section says of its workers.
+func (s ServerSection) RouterConfig() router.Config {
+	c := s.Router
+	kv, _ := s.Worker["kv_cache_config"].(map[string]any)
+	if n, ok := kv["tokens_per_block"].(int); ok && c.Type == router.KindConversation && c.TokensPerBlock == 0 {
+		c.TokensPerBlock = n
+	}
+	return c
+}
+
+// Discovery returns the static list of workers. Readiness needs one of each.
+func (f Frontend) Discovery() discovery.Config {
+	return discovery.Config{Context: f.Context.URLs, Generation: f.Generation.URLs, MinContext: 1, MinGen: 1}
+}
+
+// Listen is the public address.
+func (f Frontend) Listen() string { return net.JoinHostPort(f.Hostname, strconv.Itoa(f.Port)) }
+
+// WorkerFile returns the worker keys of a section with the top-level ones, as `frontend up` passes them to its children.
+func (f Frontend) WorkerFile(s ServerSection) map[string]any {
+	out := map[string]any{}
+	for _, m := range []map[string]any{f.Worker, s.Worker} {
+		for k, v := range m {
+			if k != "model" {
+				out[k] = v
+			}
+		}
+	}
+	if f.AuthKey != "" {
+		out["internal_request_auth_key"] = f.AuthKey
+	}
+	return out
+}
+
+// Model returns the model that a section or the top level names, "" if none does.
+func (f Frontend) Model() string {
+	for _, m := range []map[string]any{f.Worker, f.Context.Worker, f.Generation.Worker} {
+		if name, ok := m["model"].(string); ok && name != "" {
+			return name
+		}
+	}
+	return ""
+}
