@@ -2,6 +2,7 @@ package wire
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -18,21 +19,24 @@ type pullerStream interface {
 }
 
 // link is a control stream with a goroutine that sorts what the owner sends.
-// When the stream breaks, or the owner voids the pull, ctx is cancelled with the
-// cause.
+// ctx ends, with the cause, when the pull is stopped, the stream breaks or the
+// owner voids the pull. The stream outlives ctx until close, so that a stopped
+// pull can still send CANCEL.
 type link struct {
+	p      *Puller
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	stream pullerStream
-	local  *Server // when the owner is in this process
+	hangUp context.CancelFunc // ends the stream at once
+	local  *Server            // when the owner is in this process
 
 	answer   chan *pb.OwnerMessage // ACCEPT or REJECT
 	progress chan struct{}
 	fin      chan *pb.Fin
 	reply    chan *pb.DoneReply
+	alive    func() // called by await for every PROGRESS
 
 	sending sync.Mutex
-	closing sync.Once
 	read    chan struct{} // closed when the reader is gone
 	release func()
 }
@@ -45,20 +49,26 @@ func (p *Puller) openLink(ctx context.Context, h *transfer.Handle, fresh bool) (
 		return nil, err
 	}
 	l := &link{
-		answer: make(chan *pb.OwnerMessage, 1), progress: make(chan struct{}, 1),
+		p: p, answer: make(chan *pb.OwnerMessage, 1), progress: make(chan struct{}, 1),
 		fin: make(chan *pb.Fin, 1), reply: make(chan *pb.DoneReply, 1),
-		read: make(chan struct{}), release: func() {},
+		read: make(chan struct{}), release: func() {}, alive: func() {},
 	}
 	l.ctx, l.cancel = context.WithCancelCause(ctx)
+	streamCtx, hangUp := context.WithCancel(context.WithoutCancel(ctx))
+	l.hangUp = hangUp
 	if !p.cfg.NoLocal {
 		l.local = findLocal(h.Endpoint, h.Incarnation)
 	}
 	if l.local != nil {
-		l.stream, err = dialLocal(l.ctx, l.local)
+		l.stream, err = dialLocal(streamCtx, l.local)
 	} else {
-		l.stream, err = p.dialControl(l, addr, fresh)
+		l.stream, err = p.dialControl(streamCtx, l, addr, fresh)
 	}
 	if err != nil {
+		if cause := context.Cause(l.ctx); cause != nil {
+			err = cause
+		}
+		l.hangUp()
 		l.release()
 		l.cancel(err)
 		return nil, fmt.Errorf("control stream to %s: %w", h.Endpoint, err)
@@ -67,24 +77,21 @@ func (p *Puller) openLink(ctx context.Context, h *transfer.Handle, fresh bool) (
 	return l, nil
 }
 
-func (p *Puller) dialControl(l *link, addr string, fresh bool) (pullerStream, error) {
+// dialControl opens a gRPC stream, within AttachTimeout and l.ctx.
+func (p *Puller) dialControl(ctx context.Context, l *link, addr string, fresh bool) (pullerStream, error) {
 	ct, err := p.controls.get(addr, fresh)
 	if err != nil {
 		return nil, err
 	}
 	l.release = func() { p.controls.put(ct) }
-	// Opening waits for the connection, which the dialer's own limit bounds less
-	// tightly than an ATTACH.
 	timer := time.AfterFunc(p.cfg.AttachTimeout, func() { l.cancel(errTimeout("no connection to " + addr)) })
 	defer timer.Stop()
-	stream, err := pb.NewTransferClient(ct.conn).Exchange(l.ctx)
-	if err != nil {
-		if cause := context.Cause(l.ctx); cause != nil {
-			return nil, cause
-		}
-		return nil, err
+	opened := context.AfterFunc(l.ctx, l.hangUp)
+	stream, err := pb.NewTransferClient(ct.conn).Exchange(ctx)
+	if err == nil && !opened() {
+		err = context.Cause(l.ctx)
 	}
-	return stream, nil
+	return stream, err
 }
 
 // readLoop sorts the owner's messages until the stream ends.
@@ -135,18 +142,38 @@ func (l *link) send(m *pb.PullerMessage) error {
 	return nil
 }
 
-// close ends the stream and waits for the reader. reason, if not empty, is sent
-// as CANCEL first, so that the owner need not wait for a lease to end.
-func (l *link) close(reason string) {
-	l.closing.Do(func() {
-		if reason != "" && l.ctx.Err() == nil {
-			_ = l.send(&pb.PullerMessage{Kind: &pb.PullerMessage_Cancel{Cancel: &pb.Cancel{Reason: reason}}})
+// cancelGrace bounds the delivery of a CANCEL.
+const cancelGrace = time.Second
+
+// close ends the stream. A stopped pull says so with CANCEL, in the background,
+// because nobody will come back for its blocks. Any other end just hangs up: the
+// lease stays, for another try or another gen worker. Called once.
+func (l *link) close() {
+	stopped := errors.Is(context.Cause(l.ctx), errStopped)
+	l.cancel(context.Canceled)
+	if !stopped {
+		l.finish()
+		return
+	}
+	l.p.wg.Add(1) // the caller holds one, so Close still waits
+	go func() {
+		defer l.p.wg.Done()
+		timer := time.AfterFunc(cancelGrace, l.hangUp)
+		defer timer.Stop()
+		if l.send(&pb.PullerMessage{Kind: &pb.PullerMessage_Cancel{Cancel: &pb.Cancel{Reason: errStopped.reason}}}) == nil {
+			l.sending.Lock()
+			_ = l.stream.CloseSend()
+			l.sending.Unlock()
+			<-l.read // the owner ends the stream
 		}
-		_ = l.stream.CloseSend()
-		l.cancel(context.Canceled)
-		<-l.read
-		l.release()
-	})
+		l.finish()
+	}()
+}
+
+func (l *link) finish() {
+	l.hangUp()
+	<-l.read
+	l.release()
 }
 
 // await returns the next value of c. It fails when the link's context ends or
@@ -160,6 +187,7 @@ func await[T any](l *link, c chan T, limit time.Duration, what string) (T, error
 		case v := <-c:
 			return v, nil
 		case <-l.progress:
+			l.alive()
 			timer.Reset(limit)
 		case <-timer.C:
 			return zero, errTimeout(fmt.Sprintf("no %s within %v", what, limit))

@@ -44,14 +44,10 @@ func (pl *pull) run() error {
 	if err != nil {
 		return err
 	}
-	stop := pl.p.renew(l, &pl.order.Handle, accept.GetEpoch())
-	defer stop()
-	if err = pl.transfer(l, accept); err != nil {
-		l.close(err.Error())
-		return err
-	}
-	l.close("")
-	return nil
+	defer l.close()
+	pl.report()
+	defer pl.p.renew(l, &pl.order.Handle, accept.GetEpoch())()
+	return pl.transfer(l, accept)
 }
 
 // check compares the order with its handle before the network is touched.
@@ -100,6 +96,7 @@ func (pl *pull) tryAttach(fresh bool) (*link, *pb.Accept, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	l.alive = pl.report
 	err = l.send(&pb.PullerMessage{Kind: &pb.PullerMessage_Attach{Attach: &pb.Attach{
 		Id: int64(h.ID), Incarnation: h.Incarnation, Rank: uint32(h.Rank), Epoch: h.Epoch,
 		Layout: encodeLayout(h.Layout), Have: encodeHashes(pl.order.Have),
@@ -117,7 +114,7 @@ func (pl *pull) tryAttach(fresh bool) (*link, *pb.Accept, error) {
 		}
 	}
 	if err != nil {
-		l.close("attach failed")
+		l.close()
 		return nil, nil, err
 	}
 	return l, answer.GetAccept(), nil
@@ -135,6 +132,8 @@ func (r *rejected) pullError() error {
 		code = CodeUnknown
 	case transfer.RejectLayout:
 		code = CodeLayout
+	case transfer.RejectStale:
+		code = CodeStale
 	}
 	return &pullError{code: code, reason: clip(r.Error())}
 }
@@ -308,10 +307,15 @@ func (pl *pull) ioError(l *link, err error) error {
 func (pl *pull) advance() {
 	pl.verified++
 	pl.p.received.Add(uint64(pl.order.Handle.Layout.BlockBytes()))
-	if now := time.Now(); now.Sub(pl.reported) >= reportEvery {
-		pl.reported = now
-		pl.p.events(transfer.PullEvent{ID: pl.order.Handle.ID, Progress: pl.verified})
+	if time.Since(pl.reported) >= reportEvery {
+		pl.report()
 	}
+}
+
+// report tells the core that the owner is alive and how far the pull is.
+func (pl *pull) report() {
+	pl.reported = time.Now()
+	pl.p.events(transfer.PullEvent{ID: pl.order.Handle.ID, Progress: pl.verified})
 }
 
 // deadlineReader reads from a connection that must deliver something within

@@ -78,7 +78,7 @@ func TestRejects(t *testing.T) {
 	cases := []struct{ reason, code string }{
 		{transfer.RejectUnknown, CodeUnknown},
 		{transfer.RejectLayout, CodeLayout},
-		{transfer.RejectStale, CodeFailed},
+		{transfer.RejectStale, CodeStale},
 	}
 	bothPaths(t, func(t *testing.T, cfg Config) {
 		o := newOwner(t, cfg, newPool(8, 1024))
@@ -122,7 +122,7 @@ func TestStaleAtDone(t *testing.T) {
 		g := newGen(t, cfg, newPool(8, 1024))
 		g.pullTo(o.offer(1, 0, 3), 0, 0)
 		e := g.final(t, 1)
-		checkFailed(t, e, CodeFailed, "stale")
+		checkFailed(t, e, CodeStale, "stale")
 		if e.Progress != 3 {
 			t.Errorf("verified %d", e.Progress)
 		}
@@ -146,7 +146,7 @@ func TestRevokeWhilePulling(t *testing.T) {
 		}
 		g.pullTo(o.offer(1, 0, 64), 0, 0)
 		e := g.final(t, 1)
-		checkFailed(t, e, CodeFailed, "stale")
+		checkFailed(t, e, CodeStale, "stale")
 		if e.Progress > 10 {
 			t.Errorf("%d blocks verified, 10 were served", e.Progress)
 		}
@@ -236,7 +236,7 @@ func TestRevokeInterruptsABlockedWrite(t *testing.T) {
 	<-served // the first block; socket buffers hold far less than all of them
 	o.revoke(1)
 	close(unblock)
-	checkFailed(t, g.final(t, 1), CodeFailed, "")
+	checkFailed(t, g.final(t, 1), CodeStale, "")
 }
 
 // bigLayout has blocks of 1 MiB.
@@ -275,7 +275,7 @@ func TestSecondAttachReplacesTheFirst(t *testing.T) {
 			checkOK(t, second.final(t, 1), 16)
 			return
 		}
-		checkFailed(t, first.final(t, 1), CodeFailed, "")
+		checkFailed(t, first.final(t, 1), CodeStale, "")
 		checkBlocks(t, o.mem, 0, second.mem, 0, 16)
 	})
 }

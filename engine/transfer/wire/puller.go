@@ -13,13 +13,14 @@ import (
 	pb "tandem/engine/transfer/transferpb"
 )
 
-// Codes of a failed PullEvent, the engine's error codes for these cases.
+// Codes of a failed PullEvent: the engine's error codes, and a REJECT's reasons.
 const (
 	CodeCancelled = "cancelled"
 	CodeTimeout   = "transfer_timeout"
 	CodeFailed    = "transfer_failed"
-	CodeLayout    = "layout_mismatch"
-	CodeUnknown   = "unknown_transfer"
+	CodeLayout    = transfer.RejectLayout
+	CodeUnknown   = transfer.RejectUnknown
+	CodeStale     = transfer.RejectStale // the lease ended, or went to another puller
 )
 
 // pullError is why a pull failed, with the code it is reported under.
@@ -35,7 +36,7 @@ func errTimeout(reason string) error { return &pullError{code: CodeTimeout, reas
 var (
 	errStopped = &pullError{code: CodeCancelled, reason: "stopped"}
 	errClosed  = &pullError{code: CodeCancelled, reason: "the worker is shutting down"}
-	errStale   = &pullError{code: CodeFailed, reason: "stale: the lease ended before the pull was confirmed"}
+	errStale   = &pullError{code: CodeStale, reason: "stale: the lease ended before the pull was confirmed"}
 )
 
 // Puller fetches blocks for one rank. Its methods may be called from any
@@ -54,7 +55,7 @@ type Puller struct {
 
 	mu    sync.Mutex
 	pulls map[transfer.ID]context.CancelCauseFunc
-	beats map[transfer.ID]context.CancelCauseFunc
+	beats map[transfer.ID]*beat
 }
 
 // NewPuller returns a puller that writes blocks of memory and reports to events,
@@ -64,7 +65,7 @@ func NewPuller(cfg Config, memory transfer.Memory, events func(transfer.PullEven
 	p := &Puller{
 		cfg: cfg, memory: memory, events: events,
 		pulls: map[transfer.ID]context.CancelCauseFunc{},
-		beats: map[transfer.ID]context.CancelCauseFunc{},
+		beats: map[transfer.ID]*beat{},
 	}
 	p.ctx, p.cancel = context.WithCancelCause(context.Background())
 	dial := func(ctx context.Context, addr string) (net.Conn, error) { return cfg.Dial(ctx, addr) }
@@ -87,7 +88,7 @@ func (p *Puller) Start(pull transfer.Pull) {
 	}
 	p.mu.Unlock()
 	if beat != nil {
-		beat(errStopped)
+		beat.cancel()
 	}
 	switch {
 	case closed:
@@ -112,7 +113,7 @@ func (p *Puller) Stop(id transfer.ID) {
 		pull(errStopped)
 	}
 	if beat != nil {
-		beat(errStopped)
+		beat.cancel()
 	}
 }
 
@@ -151,73 +152,6 @@ func failed(id transfer.ID, verified int, err error) transfer.PullEvent {
 		code = pe.code
 	}
 	return transfer.PullEvent{ID: id, Progress: verified, Done: true, Code: code, Reason: err.Error()}
-}
-
-// KeepAlive renews a lease every third of its length while its request waits,
-// until Start or Stop of the transfer, or for limit if that is not 0. A peer
-// that cannot be reached is tried again at the next beat.
-func (p *Puller) KeepAlive(h transfer.Handle, limit time.Duration) {
-	ctx, cancel := context.WithCancelCause(p.ctx)
-	if limit > 0 {
-		timer := time.AfterFunc(limit, func() { cancel(errTimeout("keep-alive limit")) })
-		context.AfterFunc(ctx, func() { timer.Stop() })
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.ctx.Err() != nil || p.beats[h.ID] != nil || p.pulls[h.ID] != nil {
-		cancel(nil)
-		return
-	}
-	p.beats[h.ID] = cancel
-	p.wg.Add(1)
-	go p.beat(ctx, cancel, h)
-}
-
-// beat sends KEEPALIVEs on a stream of their own.
-func (p *Puller) beat(ctx context.Context, cancel context.CancelCauseFunc, h transfer.Handle) {
-	defer p.wg.Done()
-	defer cancel(nil)
-	tick := time.NewTicker(beatEvery(h.Lease))
-	defer tick.Stop()
-	var l *link
-	for {
-		select {
-		case <-ctx.Done():
-			p.mu.Lock()
-			// A later KeepAlive of the same id may have taken the place.
-			if !errors.Is(context.Cause(ctx), errStopped) {
-				delete(p.beats, h.ID)
-			}
-			p.mu.Unlock()
-			if l != nil {
-				l.close("")
-			}
-			return
-		case <-tick.C:
-			l = p.sendBeat(ctx, l, &h)
-		}
-	}
-}
-
-// sendBeat sends one KEEPALIVE over l, or over a new link. nil after a failure.
-func (p *Puller) sendBeat(ctx context.Context, l *link, h *transfer.Handle) *link {
-	if l != nil && l.ctx.Err() != nil {
-		l.close("")
-		l = nil
-	}
-	var err error
-	if l == nil {
-		if l, err = p.openLink(ctx, h, false); err != nil {
-			p.cfg.Logger.Debug("keep-alive", "transfer_id", int64(h.ID), "error", err)
-			return nil
-		}
-	}
-	if err = l.send(p.keepAlive(h, h.Epoch)); err != nil {
-		p.cfg.Logger.Debug("keep-alive", "transfer_id", int64(h.ID), "error", err)
-		l.close("")
-		return nil
-	}
-	return l
 }
 
 func (p *Puller) keepAlive(h *transfer.Handle, epoch uint32) *pb.PullerMessage {

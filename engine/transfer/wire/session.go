@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"errors"
 	"net"
 	"sync"
 	"time"
@@ -137,12 +138,15 @@ func (ss *session) handle(m *pb.PullerMessage) error {
 	case *pb.PullerMessage_Done:
 		ss.done(k.Done.GetEpoch())
 	case *pb.PullerMessage_Cancel:
-		return status.Error(codes.Canceled, "cancelled by the puller: "+clip(k.Cancel.GetReason()))
+		return errCancelled
 	case *pb.PullerMessage_KeepAlive:
 		return ss.keepAlive(k.KeepAlive)
 	}
 	return nil // a message of a newer version
 }
+
+// errCancelled ends a stream whose puller sent CANCEL.
+var errCancelled = status.Error(codes.Canceled, "cancelled by the puller")
 
 func clip(s string) string { return s[:min(len(s), maxName)] }
 
@@ -193,11 +197,14 @@ func (ss *session) done(epoch uint32) {
 func (ss *session) keepAlive(k *pb.KeepAlive) error {
 	ss.mu.Lock()
 	rank, id, epoch := ss.rank, ss.id, ss.epoch
-	serving := ss.phase == phaseServing
+	at := ss.phase
 	ss.mu.Unlock()
-	if serving {
+	switch {
+	case at == phaseServing:
 		rank.inbox(transfer.KeepAlive{ID: id, Epoch: epoch})
 		return nil
+	case at > phaseServing:
+		return nil // crossed with the end
 	}
 	id = transfer.ID(k.GetId())
 	if !signed(ss.srv.cfg.Key, purposeKeepAlive, id, k.GetIncarnation(), k.GetMac()) {
@@ -300,6 +307,8 @@ func (ss *session) detach(err error) {
 		if err != nil {
 			reason = clip(err.Error())
 		}
-		ss.rank.inbox(transfer.Detach{Peer: ss.peer, ID: ss.id, Reason: reason})
+		ss.rank.inbox(transfer.Detach{
+			Peer: ss.peer, ID: ss.id, Cancelled: errors.Is(err, errCancelled), Reason: reason,
+		})
 	}
 }
