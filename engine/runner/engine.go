@@ -23,7 +23,7 @@ type Device interface {
 	// valid until the next Run.
 	Run(b *tensor.Batch) ([]float32, error)
 	// CopyBlockPrefix copies the first tokens positions of one block to another.
-	CopyBlockPrefix(from, to int32, tokens int)
+	CopyBlockPrefix(from, to int32, tokens int) error
 }
 
 // Transport moves blocks between workers. Its methods return at once; what it
@@ -31,6 +31,7 @@ type Device interface {
 type Transport interface {
 	Start(transfer.Pull)
 	Stop(transfer.ID)
+	KeepAlive(h transfer.Handle, limit time.Duration)
 	Accept(transfer.Accept)
 	Reject(transfer.Reject)
 	DoneReply(transfer.DoneReply)
@@ -299,6 +300,9 @@ func (e *Engine) carry() {
 	}
 	for _, id := range fx.StopPulls {
 		e.transport.Stop(id)
+	}
+	for _, h := range fx.KeepAlives {
+		e.transport.KeepAlive(h, 0)
 	}
 	for _, p := range fx.Pulls {
 		e.transport.Start(p)

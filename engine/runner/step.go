@@ -45,7 +45,9 @@ func (s *sampling) get(r *request.Request) *sampleState {
 // step runs a planned batch on the device and samples its rows.
 func (e *Engine) step(b *executor.Batch) executor.Result {
 	for _, c := range b.Copies {
-		e.device.CopyBlockPrefix(c.From, c.To, c.Tokens)
+		if err := e.device.CopyBlockPrefix(c.From, c.To, c.Tokens); err != nil {
+			return executor.Result{Err: fmt.Errorf("step %d: reuse part of block %d: %w", b.Iter, c.From, err)}
+		}
 	}
 	e.batch.Reset()
 	for i := range b.Rows {

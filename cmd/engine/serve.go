@@ -1,0 +1,308 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"tandem/engine/executor"
+	"tandem/engine/hub"
+	"tandem/engine/runner"
+	"tandem/engine/tensor"
+	"tandem/engine/tokenizer/chat"
+	"tandem/engine/transfer/wire"
+	"tandem/serve/config"
+	"tandem/serve/metrics"
+	"tandem/serve/worker"
+)
+
+// serveFlags are the flags of `engine serve`.
+type serveFlags struct {
+	role, config, host, backend, name, admin, level string
+	port, threads                                   int
+}
+
+func serveCommand() *cobra.Command {
+	var f serveFlags
+	cmd := &cobra.Command{
+		Use:   "serve [MODEL]",
+		Short: "Serve a model: a GGUF file, a model folder, a Hugging Face id or an alias (" + strings.Join(hub.Aliases(), ", ") + ")",
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name := hub.DefaultModel
+			if len(args) == 1 {
+				name = args[0]
+			}
+			return serve(cmd.Context(), name, f, func(flag string) bool { return cmd.Flags().Changed(flag) })
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&f.role, "role", "mixed", "ctx, gen or mixed")
+	fs.StringVarP(&f.config, "config", "c", "", "YAML file (see configs/worker.yaml)")
+	fs.StringVar(&f.config, "extra_llm_api_options", "", "the same as --config")
+	fs.StringVar(&f.host, "host", "127.0.0.1", "address to listen on")
+	fs.IntVar(&f.port, "port", 8000, "port to listen on, 0 = any free one")
+	fs.StringVar(&f.backend, "backend", "auto", "auto or cpu")
+	fs.IntVar(&f.threads, "threads", 0, "compute threads, 0 = one per physical core")
+	fs.StringVar(&f.name, "served-model-name", "", "name that clients use, default from the model")
+	fs.StringVar(&f.admin, "admin-addr", "127.0.0.1:0", "host:port of the admin listener, or off")
+	fs.StringVar(&f.level, "log-level", "info", "debug, info, warn or error")
+	return cmd
+}
+
+// source collects the flags that override the file.
+func (f serveFlags) source(changed func(string) bool) config.Source {
+	over := map[string]any{}
+	for flag, kv := range map[string]struct {
+		key string
+		val any
+	}{
+		"backend": {"backend", f.backend}, "threads": {"threads", f.threads},
+		"served-model-name": {"served_model_name", f.name}, "admin-addr": {"admin_addr", f.admin},
+	} {
+		if changed(flag) {
+			over[kv.key] = kv.val
+		}
+	}
+	return config.Source{Flags: over, File: f.config}
+}
+
+func parseRole(s string) (executor.Role, error) {
+	switch s {
+	case "ctx", "context":
+		return executor.Ctx, nil
+	case "gen", "generation":
+		return executor.Gen, nil
+	case "mixed":
+		return executor.Mixed, nil
+	}
+	return "", fmt.Errorf("--role %q is not one of ctx, gen, mixed", s)
+}
+
+func serve(ctx context.Context, modelName string, f serveFlags, changed func(string) bool) error {
+	log, err := logger(f.level)
+	if err != nil {
+		return err
+	}
+	role, err := parseRole(f.role)
+	if err != nil {
+		return err
+	}
+	cfg, warnings, err := config.LoadWorker(role, f.source(changed))
+	if err != nil {
+		return err
+	}
+	for _, w := range warnings {
+		log.Warn(w)
+	}
+	if cfg.Backend == "cuda" {
+		return errors.New("no CUDA device: this binary was built without CUDA support; use --backend auto or cpu")
+	}
+	path, err := hub.Locate(modelName)
+	if err != nil {
+		return err
+	}
+	ln, err := net.Listen("tcp", net.JoinHostPort(f.host, strconv.Itoa(f.port)))
+	if err != nil {
+		return fmt.Errorf("--port %d: %w (is another server running? choose another --port, or 0 for any free one)", f.port, err)
+	}
+	defer ln.Close()
+	p := &process{log: log, cfg: cfg, role: role, listener: ln, model: modelName}
+	return p.run(ctx, path)
+}
+
+// process is a running worker.
+type process struct {
+	log      *slog.Logger
+	cfg      config.Worker
+	role     executor.Role
+	listener net.Listener
+	model    string // as the user named it
+	loaded   *runner.Loaded
+}
+
+func (p *process) run(ctx context.Context, path string) error {
+	admin, err := p.startAdmin()
+	if err != nil {
+		return err
+	}
+	defer admin.close()
+	face, err := p.cfg.HTTP(loopback(p.listener.Addr()))
+	if err != nil {
+		return err
+	}
+	reg := metrics.NewRegistry()
+	ready := make(chan struct{})
+	observer := metrics.NewWorker(reg, func() (runner.Stats, bool) {
+		select {
+		case <-ready:
+			return p.loaded.Engine.Stats(face.Stall), true
+		default:
+			return runner.Stats{}, false
+		}
+	})
+	face.Version, face.AdminAddr, face.Logger = version, admin.addr, p.log
+	face.Observer, face.Metrics = observer, metrics.Handler(reg)
+	handler := worker.New(face)
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(p.listener) }()
+	defer server.Close()
+
+	start := time.Now()
+	if p.loaded, err = p.load(path, []byte(face.Key)); err != nil {
+		return err
+	}
+	defer p.loaded.Close()
+	died := make(chan error, 1)
+	engineCtx, stopEngine := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopEngine()
+	go func() { died <- p.loaded.Engine.Run(engineCtx) }()
+	backend := worker.Backend{Engine: worker.FromRunner(p.loaded.Engine), Tokenizer: p.loaded.Tokenizer, EOS: p.loaded.EOS}
+	if p.loaded.Template != nil {
+		backend.Template = chatTemplate{p.loaded.Template}
+	}
+	close(ready)
+	handler.Attach(backend)
+	p.announce(admin.addr, time.Since(start))
+
+	select {
+	case err := <-served:
+		return fmt.Errorf("http: %w", err)
+	case err := <-died:
+		return p.dead(err)
+	case <-ctx.Done():
+	}
+	return p.drain(server, handler, died)
+}
+
+// dead reports an engine that stopped by itself.
+func (p *process) dead(err error) error {
+	if err == nil {
+		err = errors.New("the engine stopped")
+	}
+	return err
+}
+
+// drain ends the process in good order: refuse new requests, let the running
+// ones finish within the grace, cancel the rest.
+func (p *process) drain(server *http.Server, handler *worker.Server, died chan error) error {
+	p.log.Info("draining", "grace", p.cfg.Grace())
+	handler.Drain()
+	ctx, cancel := context.WithTimeout(context.Background(), p.cfg.Grace())
+	defer cancel()
+	p.loaded.Engine.Shutdown(ctx)
+	err := <-died
+	last, stop := context.WithTimeout(context.Background(), 2*time.Second)
+	defer stop()
+	_ = server.Shutdown(last) // the rest is closed by the caller
+	return err
+}
+
+// load packs the model and reports progress at most every two seconds.
+func (p *process) load(path string, key []byte) (*runner.Loaded, error) {
+	p.log.Info("loading", "model", p.model, "role", p.role)
+	o := runner.LoadOptions{
+		Path: path, ServedName: p.cfg.ServedModelName, DefaultName: p.servedName(), Core: p.cfg.Core(p.role), Threads: p.cfg.Threads,
+		PoolTokens: p.cfg.KVCache.MaxTokens, Incarnation: uuid.NewString(), Logger: p.log,
+	}
+	if p.cfg.KVCache.DType == "float32" {
+		o.KVDType = tensor.F32
+	}
+	if p.cfg.Transceiver != nil {
+		host, _, _ := net.SplitHostPort(p.listener.Addr().String())
+		o.Wire = &wire.Config{Host: host, Key: key, Logger: p.log, AttachTimeout: time.Duration(p.cfg.Transceiver.Attach) * time.Millisecond}
+	}
+	last, tensors, bytes := time.Now(), 0, 0
+	o.Loaded = func(_ string, n int) {
+		tensors, bytes = tensors+1, bytes+n
+		if time.Since(last) > 2*time.Second {
+			last = time.Now()
+			p.log.Info("loading", "tensors", tensors, "MiB", bytes>>20)
+		}
+	}
+	return runner.Load(o)
+}
+
+// servedName is what the user typed when that is a name and not a path.
+func (p *process) servedName() string {
+	if _, err := os.Stat(p.model); err == nil {
+		return ""
+	}
+	return p.model
+}
+
+// announce prints the line that supervisors wait for, and one for people.
+func (p *process) announce(admin string, took time.Duration) {
+	info := p.loaded.Engine.Info()
+	mem := p.loaded.Backend.MemoryReport()
+	stats := p.loaded.Engine.Stats(time.Minute)
+	p.log.Info("ready", "model", info.Model, "role", info.Role, "backend", info.Backend, "took", took.Round(time.Millisecond),
+		"weights_MiB", mem.WeightBytes>>20, "kv_MiB", mem.KVBytes>>20, "kv_tokens", stats.BlocksTotal*info.Layout.BlockTokens, "max_seq_len", info.MaxSeqLen)
+	role := map[executor.Role]string{executor.Ctx: "ctx", executor.Gen: "gen", executor.Mixed: "mixed"}[info.Role]
+	fmt.Printf("TANDEM_READY url=http://%s role=%s admin=%s\n", p.listener.Addr(), role, admin)
+}
+
+// chatTemplate adapts the template to what the worker asks for.
+type chatTemplate struct{ t *chat.Template }
+
+func (c chatTemplate) Render(messages, tools, kwargs json.RawMessage) (string, error) {
+	return c.t.Render(chat.Input{Messages: messages, Tools: tools, AddGenerationPrompt: true, Extra: kwargs})
+}
+
+// adminServer serves pprof on a listener of its own.
+type adminServer struct {
+	addr string // http://host:port, or off
+	srv  io.Closer
+}
+
+func (a adminServer) close() {
+	if a.srv != nil {
+		a.srv.Close()
+	}
+}
+
+func (p *process) startAdmin() (adminServer, error) {
+	if p.cfg.AdminAddr == "off" {
+		return adminServer{addr: "off"}, nil
+	}
+	ln, err := net.Listen("tcp", p.cfg.AdminAddr)
+	if err != nil {
+		return adminServer{}, fmt.Errorf("admin_addr %s: %w (choose another, or off)", p.cfg.AdminAddr, err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	go func() { _ = srv.Serve(ln) }()
+	return adminServer{addr: "http://" + ln.Addr().String(), srv: srv}, nil
+}
+
+func loopback(a net.Addr) bool {
+	t, ok := a.(*net.TCPAddr)
+	return ok && t.IP.IsLoopback()
+}
+
+func logger(level string) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, fmt.Errorf("--log-level %q is not one of debug, info, warn, error", level)
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: l})), nil
+}

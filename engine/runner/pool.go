@@ -1,0 +1,66 @@
+package runner
+
+import (
+	"bufio"
+	"os"
+	"strconv"
+	"strings"
+
+	"tandem/engine/executor"
+	"tandem/engine/tensor"
+)
+
+// memoryShare is the part of available memory that the KV pool may take when
+// nobody says how large it should be.
+const memoryShare = 0.25
+
+// poolBlocks returns the blocks of the KV pool: tokens if given, else what
+// max_batch_size sequences of full length need, at most a share of the memory.
+func poolBlocks(core executor.Config, kv tensor.KVShape, tokens int) int {
+	blocks := func(n int) int { return (n + core.BlockTokens - 1) / core.BlockTokens }
+	if tokens > 0 {
+		return blocks(tokens)
+	}
+	want := core.MaxBatch * blocks(core.MaxSeqLen)
+	if free := availableMemory(); free > 0 {
+		want = min(want, int(float64(free)*memoryShare)/kv.BlockBytes())
+	}
+	return max(want, 1)
+}
+
+// availableMemory returns the bytes this process may still use, by the system's
+// figure and its control group's limit; 0 when neither is known.
+func availableMemory() int64 {
+	free := meminfo("MemAvailable:")
+	limit, used := number("/sys/fs/cgroup/memory.max"), number("/sys/fs/cgroup/memory.current")
+	if limit > 0 && (free == 0 || limit-used < free) {
+		free = max(0, limit-used)
+	}
+	return free
+}
+
+func meminfo(key string) int64 {
+	f, err := os.Open("/proc/meminfo")
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	for sc := bufio.NewScanner(f); sc.Scan(); {
+		fields := strings.Fields(sc.Text())
+		if len(fields) >= 2 && fields[0] == key {
+			kb, _ := strconv.ParseInt(fields[1], 10, 64)
+			return kb << 10
+		}
+	}
+	return 0
+}
+
+// number reads a file that holds one number; 0 if it does not.
+func number(path string) int64 {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return 0
+	}
+	n, _ := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	return n
+}
