@@ -46,6 +46,8 @@ type Core struct {
 	leaseRefs  []int32
 	leased     int // blocks under at least one lease
 	openLeases int
+	recvOpen   int // pulls whose byte path is not quiet yet
+	recvBlocks int // blocks that those may write
 
 	suspects  int // requests of a failed step that did not run since
 	piece     scheduler.Limits

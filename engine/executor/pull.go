@@ -50,6 +50,8 @@ func (c *Core) startPull(s *sequence, have int) {
 		return
 	}
 	s.holds |= holdRecv
+	c.recvOpen++
+	c.recvBlocks += len(s.Table) - have
 	p := &s.pull
 	p.have, p.started, p.seen = have, c.now, c.now
 	s.cached = min(have*c.cfg.BlockTokens, len(s.req.Prompt))
@@ -79,6 +81,8 @@ func (c *Core) PullEvent(now time.Duration, e transfer.PullEvent) {
 		}
 		return
 	}
+	c.recvOpen--
+	c.recvBlocks -= len(s.Table) - p.have
 	if s.State == request.Closed {
 		c.drop(s, holdRecv)
 		return

@@ -3,38 +3,28 @@ package executor
 import (
 	"fmt"
 	"iter"
-	"math/bits"
 
 	"tandem/engine/request"
 )
 
-// Stats returns a snapshot. It walks the tables of all requests: call it for a
-// probe or a test, not in every iteration.
+// Stats returns a snapshot. It is cheap enough for every iteration.
 func (c *Core) Stats() Stats {
 	st := c.stats
 	st.BlocksTotal = c.kv.Total()
 	st.BlocksReusable = c.kv.Reusable()
 	st.BlocksFree = c.kv.Free() - st.BlocksReusable
 	st.EvictedBlocks = c.kv.Evicted()
-	st.HandoffsOpen = c.openLeases
-	st.Receiving = c.sch.Receiving()
-	st.Running = c.sch.Running()
-	st.Waiting = c.sch.Waiting()
-	receiving := map[int32]bool{}
-	for _, s := range c.slots {
-		if s == nil {
-			continue
-		}
-		st.Holds += bits.OnesCount8(uint8(s.holds))
-		if s.holds&holdRecv != 0 {
-			for _, id := range s.Table[s.pull.have:] {
-				receiving[id] = true
-			}
-		}
-	}
-	st.BlocksReceiving = len(receiving)
+	st.BlocksReceiving = c.recvBlocks
 	st.BlocksLeased = c.leased
 	st.BlocksActive = st.BlocksTotal - c.kv.Free() - st.BlocksReceiving - st.BlocksLeased
+	st.HandoffsOpen = c.openLeases
+	st.Receiving = c.recvOpen
+	st.Running = c.sch.Running()
+	st.Waiting = c.sch.Waiting()
+	st.Holds = c.openLeases + c.recvOpen
+	if c.flight {
+		st.Holds += len(c.batch.Rows)
+	}
 	return st
 }
 
@@ -55,7 +45,7 @@ func (c *Core) Check() error {
 	if err := c.kv.Check(c.tables()); err != nil {
 		return err
 	}
-	count, suspects := 0, 0
+	count, suspects, recvOpen, recvBlocks := 0, 0, 0, 0
 	for i, s := range c.slots {
 		if s == nil {
 			continue
@@ -63,6 +53,10 @@ func (c *Core) Check() error {
 		count++
 		if s.Suspect {
 			suspects++
+		}
+		if s.holds&holdRecv != 0 {
+			recvOpen++
+			recvBlocks += len(s.Table) - s.pull.have
 		}
 		if s.Slot != i || c.byID[s.req.ID] != s {
 			return fmt.Errorf("executor: request %d is registered wrongly", s.req.ID)
@@ -75,6 +69,8 @@ func (c *Core) Check() error {
 	case count != len(c.byID) || count != c.alive+c.closing || suspects != c.suspects:
 		return fmt.Errorf("executor: %d requests, %d ids, %d alive, %d closing, %d of %d suspects",
 			count, len(c.byID), c.alive, c.closing, suspects, c.suspects)
+	case recvOpen != c.recvOpen || recvBlocks != c.recvBlocks:
+		return fmt.Errorf("executor: INV-18: %d pulls of %d blocks, counted %d of %d", recvOpen, recvBlocks, c.recvOpen, c.recvBlocks)
 	case count == 0 && (c.kv.Free() != c.kv.Total() || len(c.due) != 0 || len(c.byCtx)+len(c.byGen) != 0 ||
 		c.leased != 0 || c.openLeases != 0 || c.sch.Running()+c.sch.Waiting()+c.sch.Receiving() != 0):
 		return fmt.Errorf("executor: INV-4: no request is alive, but %d of %d blocks are free, %d deadlines, %d leases",

@@ -17,7 +17,6 @@ func (s *Scheduler) admitPulls() {
 		if q.Complete-len(m.Blocks)+m.Unreferenced > s.blocks.Free()-s.reserved {
 			return
 		}
-		m.Tokens = 0
 		s.Remove(q)
 		s.prefix.Use(q, m)
 		q.Table, _ = s.blocks.Take(q.Table, fresh)

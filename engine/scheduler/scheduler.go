@@ -26,8 +26,8 @@ type Match struct {
 
 // Prefix finds and takes reusable K and V; the executor implements it.
 type Prefix interface {
-	// Match looks at all known tokens but the last (Offered tokens for GenInit)
-	// and changes nothing.
+	// Match looks at all known tokens but the last, or for GenInit at the Offered
+	// ones, of which it finds whole blocks only. It changes nothing.
 	Match(s *Seq) Match
 	// Use takes references on m.Blocks, appends them to s.Table and protects
 	// m.From, if m.Tokens > 0, until the step is over.

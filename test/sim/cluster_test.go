@@ -151,6 +151,7 @@ func TestRecomputeKeepsVerifiedBlocks(t *testing.T) {
 	if st.PrefillTokens > 101-64 || st.PrefillTokens < 101-96 {
 		t.Errorf("recomputed %d tokens", st.PrefillTokens)
 	}
+	expect(t, "blocks shared that rest on an unconfirmed pull", st.BlocksReusable, 0)
 }
 
 func TestForeignHandles(t *testing.T) {
@@ -202,11 +203,12 @@ func TestSecondPullerReplacesTheFirst(t *testing.T) {
 		w.Core.Attach(0, transfer.Attach{Peer: peer, ID: 9, Incarnation: c.Incarnation, Epoch: tr.Handle.Epoch, Layout: tr.Handle.Layout})
 	}
 	w.flush()
-	for _, a := range accepts {
-		w.Core.Done(0, transfer.Done{Peer: a.Peer, ID: 9, Epoch: a.Epoch})
-	}
+	w.Core.Done(0, transfer.Done{Peer: 0, ID: 9, Epoch: accepts[0].Epoch})
+	w.Core.Done(0, transfer.Done{Peer: 0, ID: 9, Epoch: accepts[1].Epoch}) // a wrong peer
+	w.Core.Done(0, transfer.Done{Peer: 1, ID: 9, Epoch: accepts[0].Epoch}) // an old epoch
+	w.Core.Done(0, transfer.Done{Peer: 1, ID: 9, Epoch: accepts[1].Epoch})
 	w.flush()
-	if len(dones) != 2 || dones[0].OK || !dones[1].OK {
+	if len(dones) != 4 || dones[0].OK || dones[1].OK || dones[2].OK || !dones[3].OK {
 		t.Errorf("replies %+v", dones)
 	}
 	expect(t, "open", w.Core.Stats().HandoffsOpen, 0)

@@ -1,0 +1,100 @@
+package executor
+
+import (
+	"testing"
+	"time"
+
+	"tandem/engine/request"
+	"tandem/engine/transfer"
+)
+
+// pulling returns a gen core with one request under a pull of three blocks.
+func pulling(t *testing.T, recompute bool) (*Core, *sequence) {
+	t.Helper()
+	cfg := testConfig(Gen)
+	cfg.Blocks, cfg.LocalRecompute = 8, recompute
+	c, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := validRequest()
+	gen(r)
+	r.Prompt = make([]int32, 40)
+	h := &transfer.Handle{ID: 5, PromptTokens: 40, Lease: time.Minute, Layout: c.cfg.Layout, Root: c.root("")}
+	probe := &sequence{tokens: r.Prompt, root: h.Root}
+	h.Hashes = probe.chain(2, cfg.BlockTokens)
+	c.Submit(0, r, h)
+	if b := c.Plan(0); b != nil || len(c.Effects().Pulls) != 1 {
+		t.Fatal("no pull")
+	}
+	return c, c.byID[1]
+}
+
+func TestEndsOfAPull(t *testing.T) {
+	for _, tc := range []struct {
+		name      string
+		recompute bool
+		event     transfer.PullEvent
+		computed  int // of 41 known tokens before the next step; -1 = ended
+		code      request.Code
+	}{
+		{"confirmed", true, transfer.PullEvent{Progress: 3, OK: true}, 40, ""},
+		{"broken", true, transfer.PullEvent{Progress: 2, Code: "transfer_failed"}, 32, ""},
+		{"broken after the last block", true, transfer.PullEvent{Progress: 3}, 40, ""},
+		{"more progress than blocks", true, transfer.PullEvent{Progress: 99}, 40, ""},
+		{"stale", true, transfer.PullEvent{Progress: 3, Code: transfer.RejectStale}, 0, ""},
+		{"rejected", false, transfer.PullEvent{Code: transfer.RejectUnknown}, -1, request.UnknownTransfer},
+		{"layout", false, transfer.PullEvent{Code: transfer.RejectLayout}, -1, request.LayoutMismatch},
+		{"timeout", false, transfer.PullEvent{Code: string(request.TransferTimeout)}, -1, request.TransferTimeout},
+		{"other", false, transfer.PullEvent{Code: "reset"}, -1, request.TransferFailed},
+	} {
+		c, s := pulling(t, tc.recompute)
+		tc.event.ID, tc.event.Done = 5, true
+		c.PullEvent(0, tc.event)
+		o := c.Effects().Outputs
+		if len(o) != 1 {
+			t.Fatalf("%s: %d outputs", tc.name, len(o))
+		}
+		if tc.computed < 0 {
+			if o[0].Err == nil || o[0].Err.Code != tc.code || s.State != request.Retired {
+				t.Errorf("%s: %v in %v", tc.name, o[0].Err, s.State)
+			}
+			continue
+		}
+		if s.Computed != tc.computed || len(o[0].Tokens) != 1 || o[0].First != 0 || o[0].Finish != request.Running {
+			t.Errorf("%s: %d computed, output %+v", tc.name, s.Computed, o[0])
+		}
+		if b := c.Plan(0); b == nil || b.Rows[0].Pos != tc.computed || !b.Rows[0].Sample || b.Rows[0].Index != 1 {
+			t.Errorf("%s: batch %+v", tc.name, b)
+		}
+		if err := c.Check(); err != nil {
+			t.Errorf("%s: %v", tc.name, err)
+		}
+	}
+}
+
+func TestSilentPullIsStoppedAndKeepsItsBlocks(t *testing.T) {
+	for _, recompute := range []bool{true, false} {
+		c, s := pulling(t, recompute)
+		at, ok := c.NextDeadline()
+		if !ok || at != 2*c.cfg.Attach {
+			t.Fatalf("deadline %v, %v", at, ok)
+		}
+		c.PullEvent(time.Second, transfer.PullEvent{ID: 5})
+		if at, _ = c.NextDeadline(); at != time.Second+c.cfg.Progress {
+			t.Fatalf("deadline %v after a sign", at)
+		}
+		c.Plan(at)
+		e := c.Effects()
+		if len(e.StopPulls) != 1 || len(e.Outputs) == 1 == recompute {
+			t.Fatalf("recompute %v: %+v", recompute, e)
+		}
+		if st := c.Stats(); st.BlocksReceiving != 3 || st.Holds != 1 {
+			t.Errorf("before the byte path is quiet: %+v", st)
+		}
+		c.PullEvent(at, transfer.PullEvent{ID: 5, Done: true, Code: "stopped"})
+		if recompute != (s.State == request.Prefill) || c.Stats().BlocksReceiving != 0 {
+			t.Errorf("recompute %v: %v", recompute, s.State)
+		}
+	}
+}
