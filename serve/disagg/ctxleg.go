@@ -75,7 +75,7 @@ func (s *Server) contextAttempt(ctx context.Context, p *RoutePlan, inst discover
 		limit: p.Deadline.Sub(s.now()), cause: errTimeout, tell: true,
 	})
 	if lerr != nil {
-		s.obs.LegEnded(LegEnd{Role: discovery.Context})
+		s.obs.LegEnded(LegEnd{Role: RoleContext})
 		return nil, lerr
 	}
 	defer l.close()

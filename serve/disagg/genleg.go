@@ -91,7 +91,7 @@ func (s *Server) runGen(ctx context.Context, g *genAttempt) *legError {
 	}
 	l, lerr := s.start(ctx, g.p, c)
 	if lerr != nil {
-		s.obs.LegEnded(LegEnd{Role: discovery.Generation})
+		s.obs.LegEnded(LegEnd{Role: RoleGeneration})
 		return lerr
 	}
 	defer l.close()

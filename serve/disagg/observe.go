@@ -7,6 +7,22 @@ import (
 	"tandem/serve/openai"
 )
 
+// The roles of legs as they appear in metrics and snapshots.
+const (
+	RoleContext    = string(discovery.Context)
+	RoleGeneration = string(discovery.Generation)
+)
+
+// Tokens are the counts a client was told; all 0 when the answer had none.
+type Tokens struct{ Prompt, Cached, Completion int }
+
+func tokensOf(u *openai.Usage) Tokens {
+	if u == nil {
+		return Tokens{}
+	}
+	return Tokens{Prompt: u.PromptTokens, Cached: u.Cached(), Completion: u.CompletionTokens}
+}
+
 // Event names something that is counted. Labels are from closed sets.
 type Event string
 
@@ -24,7 +40,7 @@ const (
 
 // LegEnd reports one finished attempt of a leg.
 type LegEnd struct {
-	Role  discovery.Role
+	Role  string // RoleContext or RoleGeneration
 	OK    bool
 	First time.Duration // to the first token: the reply of ctx, the first event of gen; 0 = none came
 	Total time.Duration
@@ -38,8 +54,8 @@ type Observer interface {
 	RequestBegan(stream bool)
 	// RequestRouted tells how long a request waited for its first worker.
 	RequestRouted(wait time.Duration)
-	// RequestEnded tells the status of the answer; usage is nil when none was sent.
-	RequestEnded(status int, usage *openai.Usage)
+	// RequestEnded tells the status of the answer; and the tokens the client was told of.
+	RequestEnded(status int, tokens Tokens)
 	// LegEnded reports one attempt.
 	LegEnded(LegEnd)
 	// Happened counts an event.
@@ -49,8 +65,8 @@ type Observer interface {
 // deaf is the Observer of a server without one.
 type deaf struct{}
 
-func (deaf) RequestBegan(bool)               {}
-func (deaf) RequestRouted(time.Duration)     {}
-func (deaf) RequestEnded(int, *openai.Usage) {}
-func (deaf) LegEnded(LegEnd)                 {}
-func (deaf) Happened(Event, ...string)       {}
+func (deaf) RequestBegan(bool)           {}
+func (deaf) RequestRouted(time.Duration) {}
+func (deaf) RequestEnded(int, Tokens)    {}
+func (deaf) LegEnded(LegEnd)             {}
+func (deaf) Happened(Event, ...string)   {}

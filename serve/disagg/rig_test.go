@@ -259,7 +259,7 @@ func newRig(t *testing.T, ctx, gen []*stub, opts ...rigOption) *rig {
 // checkIdle is scenario 48: after any scenario nothing stays open.
 func (r *rig) checkIdle() {
 	st := r.s.Snapshot()
-	if st.Handoffs != 0 || st.Inflight != 0 || st.Routers[discovery.Context].Open != 0 || st.Routers[discovery.Generation].Open != 0 {
+	if st.Handoffs != 0 || st.Inflight != 0 || st.Routers[RoleContext].Open != 0 || st.Routers[RoleGeneration].Open != 0 {
 		r.t.Errorf("not idle at the end: %+v", st)
 	}
 }

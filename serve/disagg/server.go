@@ -161,9 +161,15 @@ func (s *Server) Close() {
 
 // InstanceState is one worker of one leg, for metrics.
 type InstanceState struct {
-	Role discovery.Role
+	Role string
 	ID   string
 	Up   bool
+}
+
+// RouterState is one leg's router.
+type RouterState struct {
+	Kind string
+	router.Stats
 }
 
 // Snapshot is the state that gauges show.
@@ -171,7 +177,7 @@ type Snapshot struct {
 	Inflight  int
 	Handoffs  int64 // ctx replies whose blocks were neither fetched nor given up
 	Ready     bool
-	Routers   map[discovery.Role]router.Stats
+	Routers   map[string]RouterState // by role
 	Instances []InstanceState
 }
 
@@ -181,16 +187,16 @@ func (s *Server) Snapshot() Snapshot {
 	inflight := s.inflight
 	s.mu.Unlock()
 	ready, _ := s.ready()
-	out := Snapshot{Inflight: inflight, Handoffs: s.handoffs.Load(), Ready: ready, Routers: map[discovery.Role]router.Stats{}}
+	out := Snapshot{Inflight: inflight, Handoffs: s.handoffs.Load(), Ready: ready, Routers: map[string]RouterState{}}
 	for role, r := range s.routers {
-		out.Routers[role] = r.Stats()
+		out.Routers[string(role)] = RouterState{r.Kind(), r.Stats()}
 	}
 	st := s.reg.Status()
 	for _, w := range st.Context {
-		out.Instances = append(out.Instances, InstanceState{discovery.Context, w.WorkerID, w.Routable})
+		out.Instances = append(out.Instances, InstanceState{RoleContext, w.WorkerID, w.Routable})
 	}
 	for _, w := range st.Gen {
-		out.Instances = append(out.Instances, InstanceState{discovery.Generation, w.WorkerID, w.Routable})
+		out.Instances = append(out.Instances, InstanceState{RoleGeneration, w.WorkerID, w.Routable})
 	}
 	return out
 }

@@ -174,5 +174,5 @@ func (m meter) Read(p []byte) (int, error) {
 
 // report tells the observer how the attempt ended.
 func (s *Server) report(l *leg, ok bool) {
-	s.obs.LegEnded(LegEnd{Role: l.role, OK: ok, First: l.first, Total: s.now().Sub(l.started), Tokens: l.tokens})
+	s.obs.LegEnded(LegEnd{Role: string(l.role), OK: ok, First: l.first, Total: s.now().Sub(l.started), Tokens: l.tokens})
 }

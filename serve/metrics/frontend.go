@@ -1,0 +1,206 @@
+package metrics
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"tandem/serve/disagg"
+)
+
+// frontendBuckets reach from a local hop to the longest generation.
+var frontendBuckets = prometheus.ExponentialBuckets(0.001, 2, 22) // 1 ms .. 2097 s
+
+// Frontend counts what the frontend does; it is a disagg.Observer. State is read from the server's snapshot at each
+// scrape.
+type Frontend struct {
+	requests, streams, whole        prometheus.Counter
+	responses, httpErrors, internal prometheus.Counter
+	queue                           prometheus.Histogram
+	prompt, cached, completion      prometheus.Counter
+	legs                            map[string]*legMetrics // by role
+	events                          map[disagg.Event]*prometheus.CounterVec
+}
+
+// legMetrics are the series of one role, whose name is their prefix.
+type legMetrics struct {
+	total, failed, retried, completed prometheus.Counter
+	first, complete, perToken         prometheus.Histogram
+}
+
+var _ disagg.Observer = (*Frontend)(nil)
+
+// NewFrontend registers the metrics of a frontend. snapshot returns the server's state, ok = false before there is one.
+func NewFrontend(reg prometheus.Registerer, snapshot func() (s disagg.Snapshot, ok bool)) *Frontend {
+	m := &Frontend{
+		requests:   counter("total_requests", "Completions requests that passed the edge."),
+		streams:    counter("stream_requests", "Those that asked for a stream."),
+		whole:      counter("nonstream_requests", "Those that did not."),
+		responses:  counter("total_responses", "Answers, of any status."),
+		httpErrors: counter("http_exceptions", "Answers with a status of 400 or more."),
+		internal:   counter("internal_errors", "Answers with status 500: bugs of the frontend."),
+		queue: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: namespace, Name: "queue_latency_seconds", Help: "From arrival to the choice of the first worker.", Buckets: frontendBuckets,
+		}),
+		prompt:     counter("prompt_tokens_total", "Prompt tokens of answers."),
+		cached:     counter("cached_tokens_total", "Prompt tokens of answers that a ctx worker found in its cache."),
+		completion: counter("completion_tokens_total", "Output tokens of answers."),
+		legs:       map[string]*legMetrics{},
+		events:     map[disagg.Event]*prometheus.CounterVec{},
+	}
+	reg.MustRegister(m.requests, m.streams, m.whole, m.responses, m.httpErrors, m.internal, m.queue, m.prompt, m.cached, m.completion)
+	for role, prefix := range map[string]string{disagg.RoleContext: "ctx_", disagg.RoleGeneration: "gen_"} {
+		m.legs[role] = newLegMetrics(reg, prefix)
+	}
+	for _, e := range []struct {
+		name   disagg.Event
+		help   string
+		labels []string
+	}{
+		{disagg.EventValidation, "Requests refused at the edge.", nil},
+		{disagg.EventAbort, "Aborts sent to workers.", []string{"role", "reason"}},
+		{disagg.EventDisconnect, "Clients that left before their answer was complete.", []string{"phase"}},
+		{disagg.EventGenSkipped, "Requests that ended with their first token.", []string{"reason"}},
+		{disagg.EventBypass, "Requests that one worker ran alone.", nil},
+		{disagg.EventIDRejected, "Conversation headers that were ignored as invalid.", nil},
+		{disagg.EventHandoffLapse, "Hand-overs whose blocks were gone when a gen worker asked.", nil},
+	} {
+		vec := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: string(e.name), Help: e.help}, e.labels)
+		if len(e.labels) == 0 {
+			vec.WithLabelValues() // shown as 0 from the start
+		}
+		m.events[e.name] = vec
+		reg.MustRegister(vec)
+	}
+	reg.MustRegister(&frontendCollector{snapshot})
+	return m
+}
+
+func newLegMetrics(reg prometheus.Registerer, prefix string) *legMetrics {
+	hist := func(name, help string) prometheus.Histogram {
+		return prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: namespace, Name: prefix + name, Help: help, Buckets: frontendBuckets})
+	}
+	l := &legMetrics{
+		total:     counter(prefix+"total_requests", "Attempts of this leg."),
+		failed:    counter(prefix+"error_requests", "Attempts that failed."),
+		retried:   counter(prefix+"retry_requests", "Attempts that repeat a failed one."),
+		completed: counter(prefix+"completed_requests", "Attempts that succeeded."),
+		first:     hist("first_token_latency_seconds", "From sending the leg to its first token."),
+		complete:  hist("complete_latency_seconds", "From sending the leg to its end."),
+		perToken:  hist("per_token_latency_seconds", "Between tokens after the first, on average of a leg."),
+	}
+	reg.MustRegister(l.total, l.failed, l.retried, l.completed, l.first, l.complete, l.perToken)
+	return l
+}
+
+// RequestBegan implements disagg.Observer.
+func (m *Frontend) RequestBegan(stream bool) {
+	m.requests.Inc()
+	if stream {
+		m.streams.Inc()
+		return
+	}
+	m.whole.Inc()
+}
+
+// RequestRouted implements disagg.Observer.
+func (m *Frontend) RequestRouted(wait time.Duration) { m.queue.Observe(wait.Seconds()) }
+
+// RequestEnded implements disagg.Observer.
+func (m *Frontend) RequestEnded(status int, t disagg.Tokens) {
+	m.responses.Inc()
+	if status >= http.StatusBadRequest {
+		m.httpErrors.Inc()
+	}
+	if status == http.StatusInternalServerError {
+		m.internal.Inc()
+	}
+	m.prompt.Add(float64(t.Prompt))
+	m.cached.Add(float64(t.Cached))
+	m.completion.Add(float64(t.Completion))
+}
+
+// LegEnded implements disagg.Observer.
+func (m *Frontend) LegEnded(e disagg.LegEnd) {
+	l := m.legs[e.Role]
+	l.total.Inc()
+	if !e.OK {
+		l.failed.Inc()
+		return
+	}
+	l.completed.Inc()
+	l.complete.Observe(e.Total.Seconds())
+	if e.First > 0 {
+		l.first.Observe(e.First.Seconds())
+	}
+	if e.Tokens > 1 && e.First > 0 && e.Total >= e.First {
+		l.perToken.Observe((e.Total - e.First).Seconds() / float64(e.Tokens-1))
+	}
+}
+
+// Happened implements disagg.Observer.
+func (m *Frontend) Happened(e disagg.Event, labels ...string) {
+	if e == disagg.EventRetry {
+		m.legs[labels[0]].retried.Inc()
+		return
+	}
+	m.events[e].WithLabelValues(labels...).Inc()
+}
+
+// frontendCollector reads the server's snapshot at each scrape.
+type frontendCollector struct {
+	snapshot func() (disagg.Snapshot, bool)
+}
+
+func frontendDesc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(namespace+"_"+name, help, labels, nil)
+}
+
+var (
+	descInflight  = frontendDesc("inflight_requests", "Requests being answered.")
+	descReady     = frontendDesc("ready", "1 while requests are accepted.")
+	descHandoffs  = frontendDesc("handoffs_open", "Ctx replies whose blocks were neither fetched nor given up.")
+	descOpen      = frontendDesc("reservations_open", "Legs charged to a worker.", "role")
+	descSessions  = frontendDesc("router_sessions", "Conversations remembered.", "role")
+	descDecisions = frontendDesc("router_decisions_total", "Placements.", "role", "kind", "outcome")
+	descUp        = frontendDesc("instance_up", "1 while a worker may be chosen.", "role", "server")
+)
+
+// Describe implements prometheus.Collector.
+func (c *frontendCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{descInflight, descReady, descHandoffs, descOpen, descSessions, descDecisions, descUp} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *frontendCollector) Collect(ch chan<- prometheus.Metric) {
+	s, ok := c.snapshot()
+	if !ok {
+		return
+	}
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	gauge(descInflight, float64(s.Inflight))
+	gauge(descReady, bit(s.Ready))
+	gauge(descHandoffs, float64(s.Handoffs))
+	for role, r := range s.Routers {
+		gauge(descOpen, float64(r.Open), role)
+		gauge(descSessions, float64(r.Sessions), role)
+		for outcome, n := range r.Decisions {
+			ch <- prometheus.MustNewConstMetric(descDecisions, prometheus.CounterValue, float64(n), role, r.Kind, string(outcome))
+		}
+	}
+	for _, in := range s.Instances {
+		gauge(descUp, bit(in.Up), in.Role, in.ID)
+	}
+}
+
+func bit(on bool) float64 {
+	if on {
+		return 1
+	}
+	return 0
+}
