@@ -59,14 +59,14 @@ func TestLongWordsAreNotQuadratic(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	word := strings.Repeat("thequickbrownfox", 1<<20/16)
+	word := strings.Repeat("thequickbrownfox", 1<<18/16)
 	start := time.Now()
 	ids, err := tok.Encode(word, EncodeOptions{})
 	if err != nil || tok.Decode(ids, false) != word {
 		t.Fatalf("%d ids, %v", len(ids), err)
 	}
-	if took := time.Since(start); took > 20*time.Second {
-		t.Errorf("1 MiB word took %v", took)
+	if took := time.Since(start); took > 10*time.Second {
+		t.Errorf("256 KiB word took %v", took)
 	}
 }
 

@@ -71,10 +71,13 @@ func (g *GGUF) build() (*Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := t.addTokens(g.added()); err != nil {
+	if err := t.addTokens(g.added(t.ids), len(g.Tokens)); err != nil {
 		return nil, err
 	}
-	t.tokens = slices.Clone(g.Tokens) // repeated spellings keep their ids
+	copy(t.tokens, g.Tokens) // repeated spellings: each id shows its own
+	for id, kind := range g.Types {
+		t.special[id] = kind == ggufControl || kind == ggufUnknown
+	}
 	t.buildPieces(dec)
 	return t, g.finish(t, addBOS)
 }
@@ -129,10 +132,14 @@ func (g *GGUF) buildByteLevel(t *Tokenizer) (addBOS bool, err error) {
 	return pre.addBOS, t.model.addMergeLines(t.ids, g.Merges)
 }
 
-// added lists the tokens that are cut out of the text.
-func (g *GGUF) added() []addedToken {
+// added lists the tokens that are cut out of the text; of repeated spellings the
+// first.
+func (g *GGUF) added(vocab map[string]int32) []addedToken {
 	var out []addedToken
 	for id, kind := range g.Types {
+		if vocab[g.Tokens[id]] != int32(id) {
+			continue
+		}
 		switch kind {
 		case ggufControl, ggufUnknown, ggufUserDefined:
 			out = append(out, addedToken{id: int32(id), content: g.Tokens[id], special: kind != ggufUserDefined})

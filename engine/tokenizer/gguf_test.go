@@ -72,6 +72,24 @@ func TestGGUFSpecialTokens(t *testing.T) {
 	}
 }
 
+// Padded vocabularies repeat spellings; each id keeps its text and kind, and the
+// first is the one that text becomes.
+func TestGGUFRepeatedSpellings(t *testing.T) {
+	g := smallGGUF()
+	g.Tokens, g.Types = append(g.Tokens, "a", "<s>", ""), append(g.Types, 1, 3, 1)
+	tok, err := FromGGUF(g)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := tok.Encode("<s>a", EncodeOptions{})
+	if err != nil || !slices.Equal(got, []int32{3, 0}) {
+		t.Errorf("Encode = %v, %v", got, err)
+	}
+	if tok.VocabSize() != 10 || tok.Decode([]int32{7, 8, 9, 10}, false) != "a<s>" || tok.Decode([]int32{7, 8}, true) != "a" {
+		t.Errorf("ids of repeated spellings decode to %q", tok.Decode([]int32{7, 8, 9, 10}, false))
+	}
+}
+
 // Every pattern compiles, and every text is cut without loss.
 func TestGGUFPresCutWithoutLoss(t *testing.T) {
 	texts := trickyStrings(t)

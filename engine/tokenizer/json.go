@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -80,7 +81,7 @@ func fromFile(f *fileJSON) (*Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := t.addTokens(added); err != nil {
+	if err := t.addTokens(added, 0); err != nil {
 		return nil, err
 	}
 	dec, err := parseDecoder(f.Decoder)
@@ -140,11 +141,15 @@ func (m *modelJSON) build(vocab map[string]int32, byteLevel bool) (*bpe, error) 
 
 // addMerges reads merges written as "a b" or as ["a", "b"].
 func (m *modelJSON) addMerges(b *bpe, vocab map[string]int32) error {
-	var lines []string
 	if absent(m.Merges) {
 		return nil
 	}
-	if err := json.Unmarshal(m.Merges, &lines); err == nil {
+	inner := bytes.TrimLeft(m.Merges[1:], " \t\r\n")
+	if len(inner) == 0 || inner[0] != '[' {
+		var lines []string
+		if err := json.Unmarshal(m.Merges, &lines); err != nil {
+			return fmt.Errorf("%w: model.merges: %w", ErrMalformed, err)
+		}
 		return b.addMergeLines(vocab, lines)
 	}
 	var pairs [][]string

@@ -24,8 +24,8 @@ type Matcher struct {
 	stops   []stopString
 	held    []byte // text that may be the beginning of a stop string
 	tokens  int    // pushed so far
-	stopped bool // a stop string ended the text
-	flushed bool // Flush ended it
+	stopped bool   // a stop string ended the text
+	flushed bool   // Flush ended it
 }
 
 // stopString is the Knuth-Morris-Pratt matcher of one stop string.

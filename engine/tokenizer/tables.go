@@ -12,8 +12,9 @@ const (
 )
 
 // addTokens registers added tokens, then builds the id tables and the matchers.
-// t.ids holds the model's vocabulary on entry.
-func (t *Tokenizer) addTokens(added []addedToken) error {
+// t.ids holds the model's vocabulary on entry; the tables get at least size
+// entries.
+func (t *Tokenizer) addTokens(added []addedToken, size int) error {
 	for _, a := range added {
 		t.ids[a.content] = a.id
 	}
@@ -27,8 +28,8 @@ func (t *Tokenizer) addTokens(added []addedToken) error {
 	if int(top) >= 2*len(t.ids)+maxIDHoles {
 		return fmt.Errorf("%w: highest token id is %d, but there are only %d tokens", ErrMalformed, top, len(t.ids))
 	}
-	t.tokens = make([]string, top+1)
-	t.special = make([]bool, top+1)
+	size = max(size, int(top)+1)
+	t.tokens, t.special = make([]string, size), make([]bool, size)
 	for s, id := range t.ids {
 		// Two spellings of one id happen in the wild; the added one is shown.
 		if old := t.tokens[id]; old == "" || s < old {
