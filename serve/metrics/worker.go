@@ -90,8 +90,8 @@ type engineMetric struct {
 	get  func(*runner.Stats) float64
 }
 
-func engineGauge(name, help string, get func(*runner.Stats) float64, labels ...string) engineMetric {
-	return engineMetric{engineDesc(name, help, labels), prometheus.GaugeValue, get}
+func engineGauge(name, help string, get func(*runner.Stats) float64) engineMetric {
+	return engineMetric{engineDesc(name, help, nil), prometheus.GaugeValue, get}
 }
 
 func engineCounter(name, help string, get func(*runner.Stats) uint64, labels ...string) engineMetric {

@@ -180,6 +180,15 @@ func TestDecodeRequestGood(t *testing.T) {
 	}
 }
 
+func TestToolChoiceNone(t *testing.T) {
+	for choice, want := range map[string]bool{`"none"`: false, `"auto"`: true, `null`: true} {
+		r, err := DecodeRequest(Chat, []byte(chatBody(`"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":`+choice)))
+		if err != nil || (r.Tools != nil) != want {
+			t.Errorf("%s: tools %s, %v", choice, r.Tools, err)
+		}
+	}
+}
+
 func TestDecodePromptForms(t *testing.T) {
 	for body, want := range map[string]Prompt{
 		`{"prompt":"hé"}`:        {Text: "hé"},

@@ -171,6 +171,19 @@ func TestStopString(t *testing.T) {
 	}
 }
 
+func TestEOSIsNotShown(t *testing.T) {
+	e := newEngine(executor.Mixed, "a!b")
+	s := New(Config{})
+	s.Attach(Backend{Engine: e, Tokenizer: byteTokenizer(t), EOS: []int32{'!'}})
+	srv := newServer(t, s)
+	for extra, want := range map[string]string{"": "ab", `,"ignore_eos":true,"max_tokens":3`: "a!b", `,"stop_token_ids":[98]`: "a"} {
+		_, _, text := post(t, srv.URL+"/v1/completions", `{"prompt":[1]`+extra+`}`)
+		if got := *decode[openai.Response](t, text).Choices[0].Text; got != want {
+			t.Errorf("%s: got %q, want %q", extra, got, want)
+		}
+	}
+}
+
 func TestDefaults(t *testing.T) {
 	e := newEngine(executor.Mixed, "a")
 	s := New(Config{Trusted: true})

@@ -28,6 +28,7 @@ const attempt = 687865856000134148
 func split(t *testing.T, say, path, body string, emitted bool) (ctx openai.Response, gen string) {
 	t.Helper()
 	ce, ge := newEngine(executor.Ctx, say), newEngine(executor.Gen, say)
+	ge.cached = 77 // a gen worker sees the whole prompt as cached
 	cs, gs := serveFake(t, ce, nil), serveFake(t, ge, nil)
 	b, err := openai.ParseBody([]byte(body))
 	if err != nil {

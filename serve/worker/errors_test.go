@@ -125,7 +125,9 @@ func TestStreamBreaks(t *testing.T) {
 	if !strings.Contains(text, "<<unexpected EOF>>") {
 		t.Errorf("the encoding ended as if the reply were whole: %s", text)
 	}
+	e = newEngine(executor.Mixed, "hello")
 	e.submitErr = request.Errorf(request.QueueFull, "full")
+	srv = serveFake(t, e, nil)
 	if status, h, _ := post(t, srv.URL+"/v1/completions", `{"prompt":"x","stream":true}`); status != 429 || h.Get("Retry-After") != "1" {
 		t.Errorf("a stream that is refused answered %d", status)
 	}
@@ -138,8 +140,13 @@ func TestPanicEndsOneRequest(t *testing.T) {
 	if status, _, text := post(t, srv.URL+"/v1/completions", `{"prompt":"x"}`); status != 500 || wireErr(t, status, text).Code != "internal" {
 		t.Errorf("%d %s", status, text)
 	}
-	e.panics = false
-	if status, _, _ := post(t, srv.URL+"/v1/completions", `{"prompt":"x"}`); status != 200 {
+	broken := newEngine(executor.Mixed, "hello")
+	broken.brokenAt = 2
+	srv = serveFake(t, broken, nil)
+	if _, _, text := post(t, srv.URL+"/v1/completions", `{"prompt":"x","stream":true}`); !strings.Contains(text, "<<unexpected EOF>>") || strings.Contains(text, "internal") {
+		t.Errorf("a panic within a stream gave %s", text)
+	}
+	if status, _, _ := post(t, srv.URL+"/v1/completions", `{"prompt":"x","max_tokens":1}`); status != 200 {
 		t.Errorf("the next request got %d", status)
 	}
 }

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -63,6 +64,8 @@ type fakeEngine struct {
 	err       *request.Error // with failAfter
 	gate      chan struct{}  // not nil: each output waits for a value
 	panics    bool
+	cached    int // reported as cached prompt tokens, 0 = 2
+	brokenAt  int // > 0: Next panics after this many tokens
 	health    runner.Health
 	abort     executor.AbortState
 
@@ -169,6 +172,9 @@ func (s *fakeStream) Next(ctx context.Context) (runner.Output, error) {
 				return runner.Output{}, context.Cause(ctx)
 			}
 		}
+		if s.e.brokenAt > 0 && s.n >= s.e.brokenAt {
+			panic("broken on purpose")
+		}
 		var o runner.Output
 		if s.e.failAfter > 0 && s.n >= s.e.failAfter {
 			o.Finish, o.Err = request.FinishError, s.e.err
@@ -195,7 +201,7 @@ func (s *fakeStream) step(o *runner.Output) {
 	}
 	o.Request, o.First, o.Tokens = r, s.n, []request.Token{t}
 	s.n++
-	o.Usage = request.Usage{PromptTokens: len(r.Prompt), CompletionTokens: s.n, CachedTokens: 2}
+	o.Usage = request.Usage{PromptTokens: len(r.Prompt), CompletionTokens: s.n, CachedTokens: cmp.Or(s.e.cached, 2)}
 	text, stopped := r.Text.Push(t.ID)
 	o.Text = text
 	switch {

@@ -198,20 +198,18 @@ func readAbort(w http.ResponseWriter, r *http.Request) (id int64, reason string,
 }
 
 // clockOffset is the worker's steady clock in seconds, and the offset a
-// frontend gave it to bring its timestamps onto the frontend's.
+// frontend gave it to bring its timestamps onto the frontend's. A measurement
+// always reads the bare clock, so that measuring again gives the same offset.
 type clockOffset struct {
 	start  time.Time
 	offset atomic.Uint64 // bits of a float64, seconds
 }
 
-// Seconds returns the steady time of t on the frontend's clock.
-func (c *clockOffset) seconds(t time.Time) float64 {
-	return t.Sub(c.start).Seconds() + math.Float64frombits(c.offset.Load())
-}
-
 func (c *clockOffset) get(w http.ResponseWriter, _ *http.Request) {
 	at := time.Since(c.start).Seconds()
-	writeJSON(w, map[string]float64{"receive_ts": at, "transmit_ts": time.Since(c.start).Seconds()})
+	writeJSON(w, map[string]float64{
+		"receive_ts": at, "transmit_ts": time.Since(c.start).Seconds(), "offset": math.Float64frombits(c.offset.Load()),
+	})
 }
 
 func (c *clockOffset) post(w http.ResponseWriter, r *http.Request) {

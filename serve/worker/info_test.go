@@ -135,6 +135,10 @@ func TestSteadyClock(t *testing.T) {
 	if status, _, text := post(t, srv.URL+"/steady_clock_offset", `{"offset":-1.25}`); status != 200 {
 		t.Errorf("%d %s", status, text)
 	}
+	_, _, text = get(t, srv.URL+"/steady_clock_offset")
+	if got := decode[map[string]float64](t, text); got["offset"] != -1.25 || got["receive_ts"] < 0 {
+		t.Errorf("%s", text)
+	}
 	if status, _, _ := post(t, srv.URL+"/steady_clock_offset", `{}`); status != 400 {
 		t.Errorf("no offset: %d", status)
 	}
