@@ -1,0 +1,109 @@
+package numerics
+
+import (
+	"errors"
+	"testing"
+
+	"tandem/engine/cpu"
+	"tandem/engine/hub"
+	"tandem/engine/model"
+	"tandem/engine/tensor"
+)
+
+const blockTokens = 16
+
+// open loads the default model on the CPU backend; it skips where the model has
+// not been fetched (make test fetches it).
+func open(t *testing.T, kv tensor.DType, isa string, opts ...model.Option) *cpu.Backend {
+	t.Helper()
+	path, err := hub.Locate(hub.DefaultModel)
+	if errors.Is(err, hub.ErrNotPulled) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	ck, err := model.Open(path, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ck.Close()
+	c := ck.Config
+	shape := tensor.KVShape{Layers: c.Layers, KVHeads: c.KVHeads, HeadDim: c.HeadDim, BlockTokens: blockTokens, Blocks: 64, DType: kv}
+	b, err := cpu.New(cpu.Config{KV: shape, MaxRows: 1024, ISA: isa})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	if err := model.Build(b, ck); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Seal(c.Vocab); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// compare runs texts and returns positions, mean divergence and agreement of
+// the most likely token.
+func compare(t *testing.T, b *cpu.Backend, texts []text) (n int, kl, agree float64) {
+	t.Helper()
+	pages := make([]int32, 64)
+	for i := range pages {
+		pages[i] = int32(i)
+	}
+	var batch tensor.Batch
+	for _, x := range texts {
+		batch.Reset()
+		batch.Add(x.ids, 0, pages[:(len(x.ids)+blockTokens-1)/blockTokens], false)
+		for p := x.first; p < len(x.ids); p++ {
+			batch.LogitRows = append(batch.LogitRows, int32(p))
+		}
+		logits, err := b.Run(&batch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		vocab := len(logits) / len(batch.LogitRows)
+		for i, ref := range x.top {
+			row := logits[i*vocab : (i+1)*vocab]
+			kl += divergence(ref, row)
+			if argmax(row) == ref[0].id {
+				agree++
+			}
+			n++
+		}
+	}
+	return n, kl / float64(n), agree / float64(n)
+}
+
+func TestLogitsAgreeWithTransformers(t *testing.T) {
+	texts := readReference(t)
+	if len(texts) < 40 {
+		t.Fatalf("the reference has only %d texts", len(texts))
+	}
+	for _, tc := range []struct {
+		name   string
+		kv     tensor.DType
+		isa    string
+		opts   []model.Option
+		texts  []text
+		atMost float64 // mean divergence
+		agree  float64
+	}{
+		{"quantised, best instruction set", tensor.BF16, "", nil, texts, 2e-3, 0.99},
+		{"quantised, avx2", tensor.BF16, "avx2", nil, texts[:10], 2e-3, 0.99},
+		{"quantised, portable", tensor.BF16, "portable", nil, texts[:2], 2e-3, 0.98},
+		{"float32", tensor.F32, "", []model.Option{model.AsF32()}, texts, 1e-5, 0.999},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if testing.Short() && tc.isa != "" {
+				t.Skip("slow instruction sets are left out of short runs")
+			}
+			n, kl, agree := compare(t, open(t, tc.kv, tc.isa, tc.opts...), tc.texts)
+			t.Logf("%d positions: mean KL %.2e, top-1 agreement %.2f %%", n, kl, 100*agree)
+			if kl > tc.atMost || kl < -1e-6 || agree < tc.agree {
+				t.Errorf("mean KL %.2e (at most %.0e), agreement %.2f %% (at least %.1f %%)", kl, tc.atMost, 100*agree, 100*tc.agree)
+			}
+		})
+	}
+}
