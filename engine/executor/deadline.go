@@ -144,7 +144,7 @@ func (c *Core) overdue(s *sequence) {
 			return
 		}
 		c.fx().KeepAlives = append(c.fx().KeepAlives, *s.pull.handle)
-		s.pull.keepAlive = c.now + keepAliveEvery(s.pull.handle)
+		s.pull.keepAlive = c.nextKeepAlive(s.pull.handle)
 	case request.GenRecv:
 		c.pullOverdue(s)
 	case request.CtxSend:

@@ -12,9 +12,15 @@ import (
 // The gen side of a hand-over: blocks the index lacks are pulled; what cannot
 // be pulled is prefilled here.
 
-// keepAliveEvery is how often a waiting request renews its lease.
-func keepAliveEvery(h *transfer.Handle) time.Duration {
-	return max(h.Lease/3, time.Millisecond)
+// leastKeepAlive keeps a foreign handle from asking for a flood.
+const leastKeepAlive = 50 * time.Millisecond
+
+// nextKeepAlive is when a waiting request renews its lease again.
+func (c *Core) nextKeepAlive(h *transfer.Handle) time.Duration {
+	if h.Lease <= 0 {
+		return never
+	}
+	return c.now + max(h.Lease/3, leastKeepAlive)
 }
 
 // handOver judges the handle of a new GenerationOnly request. It reports
@@ -150,7 +156,7 @@ func (c *Core) pullFailed(s *sequence, e transfer.PullEvent) {
 	s.Computed = min(good*b, s.Offered)
 	// What came without confirmation, and what is computed from it, is used by
 	// this request but never shared.
-	s.private = good > s.pull.have
+	s.private = s.private || good > s.pull.have
 	if c.enter(s, request.Prefill) {
 		c.goOn(s)
 	}

@@ -103,21 +103,23 @@ func (m *Manager) unindex(id int32) {
 }
 
 // Reset forgets all content: no block can be matched afterwards. Tables keep
-// their blocks.
+// their blocks; a used one still vouches for the order of what is committed
+// under its hash later, as a twin does.
 func (m *Manager) Reset() {
 	m.epoch++
 	for i := range m.blocks {
 		b := &m.blocks[i]
-		b.twin = false
 		if !b.indexed {
 			continue
 		}
 		m.unindex(int32(i))
 		b.priority = DefaultPriority
-		if b.list != listNone {
-			m.lists.remove(int32(i))
-			m.lists.pushFront(int32(i), listEmpty)
+		if b.list == listNone {
+			b.twin = true
+			continue
 		}
+		m.lists.remove(int32(i))
+		m.lists.pushFront(int32(i), listEmpty)
 	}
 }
 

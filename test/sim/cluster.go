@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"container/heap"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -58,7 +59,8 @@ type Cluster struct {
 	Moved    int // blocks moved by pulls
 
 	rng     *rand.Rand
-	events  []event
+	open    []*Session // without a gen leg yet
+	events  events
 	number  uint64
 	serving map[transfer.ID]bool
 	pulls   map[transfer.ID]*puller
@@ -70,6 +72,23 @@ type event struct {
 	at time.Duration
 	n  uint64
 	do func()
+}
+
+// events is a heap by time, then order of sending.
+type events []event
+
+func (e events) Len() int      { return len(e) }
+func (e events) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
+func (e *events) Push(x any)   { *e = append(*e, x.(event)) }
+func (e events) Less(i, j int) bool {
+	return e[i].at < e[j].at || e[i].at == e[j].at && e[i].n < e[j].n
+}
+
+func (e *events) Pop() any {
+	last := len(*e) - 1
+	x := (*e)[last]
+	*e = (*e)[:last]
+	return x
 }
 
 // NewCluster makes a cluster whose network is driven by seed.
@@ -87,7 +106,7 @@ func NewCluster(ctx, gen *Worker, seed uint64) *Cluster {
 // at schedules do.
 func (c *Cluster) at(t time.Duration, do func()) {
 	c.number++
-	c.events = append(c.events, event{at: t, n: c.number, do: do})
+	heap.Push(&c.events, event{at: t, n: c.number, do: do})
 }
 
 // send delivers a message: late, twice or not at all.
@@ -106,6 +125,7 @@ func (c *Cluster) send(do func()) {
 // Start submits a session's ctx leg.
 func (c *Cluster) Start(s *Session) {
 	c.Sessions = append(c.Sessions, s)
+	c.open = append(c.open, s)
 	s.Ctx = c.Ctx.Submit(c.Now, &request.Request{
 		ID: s.ID, Kind: request.ContextOnly, Prompt: s.Prompt, MaxTokens: s.MaxTokens, Sampling: s.Sampling,
 		CacheSalt: s.Salt, TransferID: int64(s.ID) + 1,
@@ -131,17 +151,26 @@ func genID(id request.ID) request.ID { return id + 1<<32 }
 
 // follow submits the gen legs of sessions whose ctx leg was answered.
 func (c *Cluster) follow() {
-	for _, s := range c.Sessions {
-		if s.Gen != nil || s.NoGen || s.cancelled || s.Ctx.Handle == nil {
-			continue
+	keep := c.open[:0]
+	for _, s := range c.open {
+		switch {
+		case s.cancelled || s.Ctx.Finish != request.Running && s.Ctx.Handle == nil:
+		case s.NoGen || s.Ctx.Handle == nil:
+			keep = append(keep, s)
+		default:
+			c.startGen(s)
 		}
-		r := *s.Ctx.Req
-		r.ID, r.Kind, r.FirstEmitted = genID(s.ID), request.GenerationOnly, s.Emitted
-		for _, t := range s.Ctx.Tokens {
-			r.FirstTokens = append(r.FirstTokens, request.Token{ID: t})
-		}
-		s.Gen = c.Gen.Submit(c.Now, &r, s.Ctx.Handle)
 	}
+	c.open = keep
+}
+
+func (c *Cluster) startGen(s *Session) {
+	r := *s.Ctx.Req
+	r.ID, r.Kind, r.FirstEmitted = genID(s.ID), request.GenerationOnly, s.Emitted
+	for _, t := range s.Ctx.Tokens {
+		r.FirstTokens = append(r.FirstTokens, request.Token{ID: t})
+	}
+	s.Gen = c.Gen.Submit(c.Now, &r, s.Ctx.Handle)
 }
 
 // Tick delivers what is due and runs one iteration of each worker; if nothing
@@ -187,10 +216,8 @@ func (c *Cluster) Settle(limit int) error {
 }
 
 func (c *Cluster) next(workers []*Worker) (at time.Duration, ok bool) {
-	for _, e := range c.events {
-		if !ok || e.at < at {
-			at, ok = e.at, true
-		}
+	if len(c.events) > 0 {
+		at, ok = c.events[0].at, true
 	}
 	for _, w := range workers {
 		if d, has := w.Core.NextDeadline(); has && (!ok || d < at) {
@@ -202,20 +229,8 @@ func (c *Cluster) next(workers []*Worker) (at time.Duration, ok bool) {
 
 // deliver runs all events that are due, in order of time and sending.
 func (c *Cluster) deliver() {
-	for {
-		best := -1
-		for i, e := range c.events {
-			if e.at <= c.Now && (best < 0 || e.at < c.events[best].at || e.at == c.events[best].at && e.n < c.events[best].n) {
-				best = i
-			}
-		}
-		if best < 0 {
-			return
-		}
-		do := c.events[best].do
-		c.events[best] = c.events[len(c.events)-1]
-		c.events = c.events[:len(c.events)-1]
-		do()
+	for len(c.events) > 0 && c.events[0].at <= c.Now {
+		heap.Pop(&c.events).(event).do()
 	}
 }
 

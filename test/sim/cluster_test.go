@@ -346,7 +346,12 @@ func TestRandomRuns(t *testing.T) {
 				c.Gen.Core.Abort(c.Now, transfer.ID(rapid.IntRange(1, n+2).Draw(t, "id")))
 				c.Gen.flush()
 			},
-			"jump":  func(t *rapid.T) { c.Now += time.Duration(rapid.IntRange(0, 5000).Draw(t, "ms")) * time.Millisecond },
+			"jump": func(t *rapid.T) { c.Now += time.Duration(rapid.IntRange(0, 5000).Draw(t, "ms")) * time.Millisecond },
+			"reset": func(t *rapid.T) {
+				if rapid.IntRange(0, 5).Draw(t, "rare") == 0 {
+					c.Gen.Core.ResetCache()
+				}
+			},
 			"fault": func(t *rapid.T) { fault = rapid.IntRange(1, 2).Draw(t, "steps") },
 			"net": func(t *rapid.T) {
 				c.Net.Lose = rapid.SampledFrom([]float64{0, 0, 0.1, 1}).Draw(t, "lose")
@@ -423,6 +428,7 @@ func TestScenario12CancelStorm(t *testing.T) {
 		gen.Policy = scheduler.MaxUtilization
 	})
 	c.Net.MaxDelay, c.Net.Repeat = 20*time.Millisecond, 0.1
+	c.Ctx.CheckEvery, c.Gen.CheckEvery = 16, 16
 	states := map[string]int{}
 	const n = 10000
 	for i := 0; i < n; {

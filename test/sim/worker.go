@@ -44,6 +44,8 @@ type Worker struct {
 	Log      string // rows of each step as "id:tokens", if KeepLog
 	KeepLog  bool
 
+	CheckEvery uint64 // prove the core's invariants in every n-th step, 0 = in all
+
 	cfg executor.Config
 	err error
 }
@@ -115,6 +117,9 @@ func (w *Worker) Run(now time.Duration, limit int) error {
 func (w *Worker) check() error {
 	if w.err != nil {
 		return w.err
+	}
+	if w.CheckEvery > 0 && w.Core.Stats().Iter%w.CheckEvery != 0 {
+		return nil
 	}
 	return w.Core.Check()
 }

@@ -1,0 +1,90 @@
+package executor
+
+import (
+	"time"
+
+	"tandem/engine/request"
+	"tandem/engine/transfer"
+)
+
+// Cancel ends a request without an error. Unknown and finished ids are counted
+// and ignored. Call it also between Plan and Apply: a request whose last step
+// runs ends as cancelled.
+func (c *Core) Cancel(now time.Duration, id request.ID) {
+	c.now = now
+	s := c.byID[id]
+	if s == nil || s.State == request.Closed {
+		c.stats.UnknownCancels++
+		return
+	}
+	c.cancel(s)
+}
+
+func (c *Core) cancel(s *sequence) {
+	if s.State == request.CtxSend {
+		c.endLease(s)
+		return
+	}
+	c.finish(s, Output{Finish: request.FinishCancelled})
+}
+
+// Abort cancels both legs that this worker has of a hand-over, and refuses the
+// id for one lease if it has not come yet.
+func (c *Core) Abort(now time.Duration, id transfer.ID) AbortState {
+	c.now = now
+	ctx, gen := c.byCtx[id], c.byGen[id]
+	if ctx == nil && gen == nil {
+		if c.recent.ended(id, now) {
+			return AbortDone
+		}
+		c.recent.add(id, true, now)
+		return AbortUnknown
+	}
+	state := AbortAborted
+	for _, s := range []*sequence{ctx, gen} {
+		if s == nil {
+			continue
+		}
+		if s.holds&holdRecv != 0 || s.holds&holdLease != 0 && s.lease.attached {
+			state = AbortSettling
+		}
+		if s.State != request.Closed {
+			c.cancel(s)
+		}
+	}
+	return state
+}
+
+// Drain stops taking requests. Those that are here end as usual; when none is
+// left that computes or pulls, leases that nobody attached to are revoked.
+func (c *Core) Drain(now time.Duration) {
+	c.now = now
+	c.draining = true
+	c.revokeIdle()
+}
+
+func (c *Core) revokeIdle() {
+	if !c.draining || c.alive > c.openLeases {
+		return
+	}
+	for _, s := range c.slots {
+		if s != nil && s.State == request.CtxSend && !s.lease.attached {
+			c.endLease(s)
+		}
+	}
+}
+
+// ResetCache forgets all reusable K and V, for example after new weights were
+// loaded. Requests that run keep theirs, but share nothing of it any more. No
+// step may be in flight.
+func (c *Core) ResetCache() {
+	if c.flight {
+		panic("executor: ResetCache while a step runs")
+	}
+	c.kv.Reset()
+	for _, s := range c.slots {
+		if s != nil {
+			s.private = true // until blocks are taken anew
+		}
+	}
+}
