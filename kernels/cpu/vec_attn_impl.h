@@ -7,14 +7,36 @@
 
 #define TM_UNROLL _Pragma("GCC unroll 32")
 
+// The cached bytes of a split: where each tile of 16 tokens has its keys and
+// values. The key pointers go on for TM_AHEAD entries more, for prefetching.
+#define TM_AHEAD 4
+typedef struct {
+  const char *k[TM_SPLIT / 16 + TM_AHEAD];
+  const char *v[TM_SPLIT / 16];
+  size_t line;  // bytes between lines of a key tile
+  int tiles, tokens;
+} split_kv;
+
+// Tiles of a pool are far apart, which defeats the processor's own prefetching:
+// while a tile's keys are multiplied, the next keys and its values are fetched.
+TM_FN void fetch_ahead(const int tiles, const split_kv *kv, int t0, int i) {
+  TM_UNROLL for (int t = 0; t < tiles; t++) {
+    __builtin_prefetch(kv->k[t0 + tiles + t] + (size_t)i * kv->line, 0, 3);
+    __builtin_prefetch(kv->v[t0 + t] + (size_t)i * 64, 0, 2);
+  }
+}
+
 // Scores of rows x tiles (16 tokens each): s[r][16*t..] = q[r] . k. A tile's
 // line holds 16 tokens of a dimension pair (bfloat16) or dimension (float32).
-TM_FN void qk_tile(const int rows, const int tiles, const int f32, const float *q, int hd, const char *const *k,
-                   size_t line, float *s) {
+TM_FN void qk_tile(const int rows, const int tiles, const int f32, const float *q, int hd, const split_kv *x, int t0,
+                   float *s) {
+  const char *const *k = x->k + t0;
+  const size_t line = x->line;
   v16 acc[24];
   TM_UNROLL for (int i = 0; i < rows * tiles; i++) acc[i] = v_zero();
   if (f32) {
     for (int d = 0; d < hd; d++) {
+      fetch_ahead(tiles, x, t0, d);
       v16 kv[4];
       TM_UNROLL for (int t = 0; t < tiles; t++) kv[t] = v_load((const float *)(const void *)(k[t] + (size_t)d * line));
       TM_UNROLL for (int r = 0; r < rows; r++) {
@@ -25,6 +47,7 @@ TM_FN void qk_tile(const int rows, const int tiles, const int f32, const float *
   } else {
     for (int d = 0; d < hd; d += 2) {
       const size_t at = (size_t)(d / 2) * line;
+      fetch_ahead(tiles, x, t0, d / 2);
       v16 kv[4];
       TM_UNROLL for (int t = 0; t < tiles; t++) kv[t] = v_bf16_lo((const uint16_t *)(const void *)(k[t] + at));
       TM_UNROLL for (int r = 0; r < rows; r++) {
@@ -42,11 +65,17 @@ TM_FN void qk_tile(const int rows, const int tiles, const int f32, const float *
     TM_UNROLL for (int t = 0; t < tiles; t++) v_store(s + r * TM_SPLIT + 16 * t, acc[r * tiles + t]);
 }
 
-TM_FN void qk_rows(const int rows, const int f32, const float *q, int hd, const char *const *k, size_t line, float *s,
-                   int tiles) {
+TM_FN void qk_rows(const int rows, const int f32, const float *q, int hd, const split_kv *x, float *s) {
   int t = 0;
-  for (; t + TM_TILES(rows) <= tiles; t += TM_TILES(rows)) qk_tile(rows, TM_TILES(rows), f32, q, hd, k + t, line, s + 16 * t);
-  for (; t < tiles; t++) qk_tile(rows, 1, f32, q, hd, k + t, line, s + 16 * t);
+  for (; t + TM_TILES(rows) <= x->tiles; t += TM_TILES(rows)) qk_tile(rows, TM_TILES(rows), f32, q, hd, x, t, s + 16 * t);
+  for (; t < x->tiles; t++) qk_tile(rows, 1, f32, q, hd, x, t, s + 16 * t);
+}
+
+TM_FN void pv_add(const int rows, const int cols, const float *p, const v16 *v, v16 *acc) {
+  TM_UNROLL for (int r = 0; r < rows; r++) {
+    v16 b = v_set1(p[r * TM_SPLIT]);
+    TM_UNROLL for (int c = 0; c < cols; c++) acc[r * cols + c] = v_fma(b, v[c], acc[r * cols + c]);
+  }
 }
 
 // Weighted sums of rows x cols chunks of 16 dimensions over the first `tokens`
@@ -58,23 +87,15 @@ TM_FN void pv_tile(const int rows, const int cols, const int f32, const float *p
   for (int j0 = 0; j0 < tokens; j0 += 16) {
     const char *tile = v[j0 / 16];
     const int end = tokens - j0 < 16 ? tokens - j0 : 16;
-    for (int j = 0; j < end; j++) {
+    for (int j = 0; j < end; j += 2) {
       v16 vv[4];
-      if (f32) {
-        const float *at = (const float *)(const void *)tile + (size_t)j * (size_t)hd;
-        TM_UNROLL for (int c = 0; c < cols; c++) vv[c] = v_load(at + 16 * c);
-      } else {
-        const uint16_t *at = (const uint16_t *)(const void *)tile + (size_t)(j / 2) * (size_t)hd * 2;
-        if (j & 1) {
-          TM_UNROLL for (int c = 0; c < cols; c++) vv[c] = v_bf16_hi(at + 32 * c);
-        } else {
-          TM_UNROLL for (int c = 0; c < cols; c++) vv[c] = v_bf16_lo(at + 32 * c);
-        }
-      }
-      TM_UNROLL for (int r = 0; r < rows; r++) {
-        v16 b = v_set1(p[r * TM_SPLIT + j0 + j]);
-        TM_UNROLL for (int c = 0; c < cols; c++) acc[r * cols + c] = v_fma(b, vv[c], acc[r * cols + c]);
-      }
+      const float *wide = (const float *)(const void *)tile + (size_t)j * (size_t)hd;
+      const uint16_t *pair = (const uint16_t *)(const void *)tile + (size_t)j * (size_t)hd;
+      TM_UNROLL for (int c = 0; c < cols; c++) vv[c] = f32 ? v_load(wide + 16 * c) : v_bf16_lo(pair + 32 * c);
+      pv_add(rows, cols, p + j0 + j, vv, acc);
+      if (j + 1 == end) break;
+      TM_UNROLL for (int c = 0; c < cols; c++) vv[c] = f32 ? v_load(wide + hd + 16 * c) : v_bf16_hi(pair + 32 * c);
+      pv_add(rows, cols, p + j0 + j + 1, vv, acc);
     }
   }
   TM_UNROLL for (int r = 0; r < rows; r++)
@@ -83,12 +104,12 @@ TM_FN void pv_tile(const int rows, const int cols, const int f32, const float *p
 
 // The 16-dimension chunk c of a tile starts 16*c lanes of 4 bytes further on in
 // either element type (a bfloat16 line interleaves two tokens).
-TM_FN void pv_rows(const int rows, const int f32, const float *p, int hd, const char *const *v, int tokens, float *o) {
-  const int wide = TM_TILES(rows);
+TM_FN void pv_rows(const int rows, const int f32, const float *p, int hd, const split_kv *x, float *o) {
+  const int wide = TM_TILES(rows), tokens = x->tokens;
   const char *at[TM_SPLIT / 16];
   for (int d = 0; d < hd;) {
     const int step = d + 16 * wide <= hd ? 16 * wide : 16;
-    for (int i = 0; i < (tokens + 15) / 16; i++) at[i] = v[i] + (size_t)d * 4;
+    for (int i = 0; i < x->tiles; i++) at[i] = x->v[i] + (size_t)d * 4;
     if (step == 16)
       pv_tile(rows, 1, f32, p, hd, at, tokens, o + d);
     else
@@ -109,27 +130,15 @@ TM_FN void pv_rows(const int rows, const int f32, const float *p, int hd, const 
     else { call(1); r += 1; }                                  \
   }
 
-#define TM_QK(R) qk_rows(R, f32, q + r * hd, hd, k, line, s + r * TM_SPLIT, tiles)
-TM_FN void qk_all(const int f32, int n, const float *q, int hd, const char *const *k, size_t line, float *s, int tiles) {
-  TM_BY_ROWS(n, TM_QK)
-}
-#define TM_PV(R) pv_rows(R, f32, p + r * TM_SPLIT, hd, v, tokens, o + r * hd)
-TM_FN void pv_all(const int f32, int n, const float *p, int hd, const char *const *v, int tokens, float *o) {
-  TM_BY_ROWS(n, TM_PV)
-}
+#define TM_QK(R) qk_rows(R, f32, q + r * hd, hd, x, s + r * TM_SPLIT)
+TM_FN void qk_all(const int f32, int n, const float *q, int hd, const split_kv *x, float *s) { TM_BY_ROWS(n, TM_QK) }
+#define TM_PV(R) pv_rows(R, f32, p + r * TM_SPLIT, hd, x, o + r * hd)
+TM_FN void pv_all(const int f32, int n, const float *p, int hd, const split_kv *x, float *o) { TM_BY_ROWS(n, TM_PV) }
 
-TM_KERNEL void qk_bf16(int n, const float *q, int hd, const char *const *k, size_t line, float *s, int tiles) {
-  qk_all(0, n, q, hd, k, line, s, tiles);
-}
-TM_KERNEL void qk_f32(int n, const float *q, int hd, const char *const *k, size_t line, float *s, int tiles) {
-  qk_all(1, n, q, hd, k, line, s, tiles);
-}
-TM_KERNEL void pv_bf16(int n, const float *p, int hd, const char *const *v, int tokens, float *o) {
-  pv_all(0, n, p, hd, v, tokens, o);
-}
-TM_KERNEL void pv_f32(int n, const float *p, int hd, const char *const *v, int tokens, float *o) {
-  pv_all(1, n, p, hd, v, tokens, o);
-}
+TM_KERNEL void qk_bf16(int n, const float *q, int hd, const split_kv *x, float *s) { qk_all(0, n, q, hd, x, s); }
+TM_KERNEL void qk_f32(int n, const float *q, int hd, const split_kv *x, float *s) { qk_all(1, n, q, hd, x, s); }
+TM_KERNEL void pv_bf16(int n, const float *p, int hd, const split_kv *x, float *o) { pv_all(0, n, p, hd, x, o); }
+TM_KERNEL void pv_f32(int n, const float *p, int hd, const split_kv *x, float *o) { pv_all(1, n, p, hd, x, o); }
 
 // Turns the first `limit` scores (in powers of two) of a row into weights and
 // clears the others up to `tokens`. Sets the row's largest score and weight sum.
@@ -179,17 +188,17 @@ TM_FN void attend_split(const tm_attn *a, const float *q, int rows, int split, f
   const int t0 = split * TM_SPLIT, hd = a->head_dim;
   const int last = a->pos0 + a->queries;
   const int tokens = last - t0 < TM_SPLIT ? last - t0 : TM_SPLIT;
-  const int tiles = (tokens + 15) / 16;
-  const char *k[TM_SPLIT / 16], *v[TM_SPLIT / 16];
-  for (int i = 0; i < tiles; i++) {
+  split_kv x = {.line = (size_t)a->block_tokens * 4, .tiles = (tokens + 15) / 16, .tokens = tokens};
+  for (int i = 0; i < x.tiles; i++) {
     const int t = t0 + 16 * i, off = t % a->block_tokens;
     const char *block = a->k + (size_t)a->pages[t / a->block_tokens] * a->block_bytes;
-    k[i] = block + (size_t)off * 4;
-    v[i] = block + a->v_offset + (size_t)off * (size_t)hd * (a->kv_f32 ? 4 : 2);
+    x.k[i] = block + (size_t)off * 4;
+    x.v[i] = block + a->v_offset + (size_t)off * (size_t)hd * (a->kv_f32 ? 4 : 2);
   }
-  (a->kv_f32 ? qk_f32 : qk_bf16)(rows, q, hd, k, (size_t)a->block_tokens * 4, s, tiles);
+  for (int i = 0; i < TM_AHEAD; i++) x.k[x.tiles + i] = x.k[x.tiles - 1];
+  (a->kv_f32 ? qk_f32 : qk_bf16)(rows, q, hd, &x, s);
   for (int r = 0; r < rows; r++) softmax_row(s + r * TM_SPLIT, row_limit(a, r, t0), tokens, &m[r], &l[r]);
-  (a->kv_f32 ? pv_f32 : pv_bf16)(rows, s, hd, v, tokens, o);
+  (a->kv_f32 ? pv_f32 : pv_bf16)(rows, s, hd, &x, o);
 }
 
 TM_FN float *out_row(const tm_attn *a, int r) {
