@@ -1,7 +1,5 @@
 package tokenizer
 
-import "unicode/utf8"
-
 // Byte-level vocabularies spell each byte as one printable character: printable
 // Latin-1 stands for itself, the other 68 bytes for U+0100 and up in order.
 
@@ -33,13 +31,4 @@ func byteLevelBytes(spelling string) (string, bool) {
 		out = append(out, b)
 	}
 	return string(out), true
-}
-
-// byteLevelSpelling is the inverse of byteLevelBytes.
-func byteLevelSpelling(text string) string {
-	out := make([]byte, 0, 2*len(text))
-	for i := range len(text) {
-		out = utf8.AppendRune(out, byteToRune[text[i]])
-	}
-	return string(out)
 }

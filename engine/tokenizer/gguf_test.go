@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 func smallGGUF() GGUF {
@@ -120,6 +121,37 @@ func TestGGUFPresCutWithoutLoss(t *testing.T) {
 			if strings.Join(pieces, "") != text {
 				t.Fatalf("%s: %q is cut into %q", name, text, pieces)
 			}
+		}
+	}
+}
+
+// Long runs that make patterns backtrack must not take quadratic time: at these
+// lengths that would be minutes.
+func TestPatternsAreLinearInLongRuns(t *testing.T) {
+	for _, name := range []string{"smollm", "llama-bpe", "gpt-4o", "deepseek-v3"} {
+		pre, err := findPre(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		splitters, err := pre.splitters()
+		if err != nil {
+			t.Fatal(err)
+		}
+		start, sc := time.Now(), new(scratch)
+		for _, run := range []string{" ", "\n", " \n", "A", "aA", "1", "!", "\u0301", "'"} {
+			pieces := []string{strings.Repeat(run, 100_000/len(run)) + "x"}
+			for _, s := range splitters {
+				var next []string
+				for _, p := range pieces {
+					if next, err = s.split(next, p, false, sc); err != nil {
+						t.Fatalf("%s on %q: %v", name, run, err)
+					}
+				}
+				pieces = next
+			}
+		}
+		if took := time.Since(start); took > 30*time.Second {
+			t.Errorf("%s took %v", name, took)
 		}
 	}
 }

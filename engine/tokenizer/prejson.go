@@ -127,7 +127,7 @@ func (j *preTokenizerJSON) split() ([]splitter, error) {
 	}
 	expr, err := pattern.expression()
 	if err != nil {
-		return nil, fmt.Errorf("Split: %w", err)
+		return nil, fmt.Errorf("pre_tokenizer Split: %w", err)
 	}
 	b, err := parseBehaviour(j.Behavior)
 	if err != nil {

@@ -11,7 +11,10 @@ type scratch struct {
 	heap         mergeHeap
 }
 
-const maxKeptScratch = 1 << 16 // elements; larger buffers are left to the collector
+const (
+	maxKeptScratch = 1 << 16 // elements; larger buffers are left to the collector
+	maxKeptPieces  = 1 << 12 // strings; they must be cleared each time
+)
 
 var scratchPool = sync.Pool{New: func() any { return new(scratch) }}
 
@@ -19,7 +22,7 @@ func getScratch() *scratch { return scratchPool.Get().(*scratch) }
 
 func (sc *scratch) put() {
 	if cap(sc.runes) > maxKeptScratch || cap(sc.syms) > maxKeptScratch ||
-		cap(sc.pieces) > maxKeptScratch || cap(sc.next) > maxKeptScratch {
+		cap(sc.pieces) > maxKeptPieces || cap(sc.next) > maxKeptPieces {
 		return
 	}
 	// Drop the windows into the prompt, so that a pooled buffer keeps no text alive.

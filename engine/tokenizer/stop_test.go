@@ -7,6 +7,12 @@ import (
 	"pgregory.net/rapid"
 )
 
+// The contract that the engine core has for the text of a request.
+var _ interface {
+	Push(token int32) (text string, stopped bool)
+	Flush() string
+} = (*Matcher)(nil)
+
 // firstStop is the obvious search: the stop that is complete first, of several
 // complete at one byte the longest.
 func firstStop(text string, stops []string) (from, to int) {

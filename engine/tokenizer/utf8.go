@@ -57,16 +57,18 @@ func brokenPrefix(s string) (n int, open bool) {
 		need = 1
 	case c >= 0xe0 && c <= 0xef:
 		need = 2
-		if c == 0xe0 {
+		switch c {
+		case 0xe0:
 			lo = 0xa0 // shorter forms are ill-formed
-		} else if c == 0xed {
+		case 0xed:
 			hi = 0x9f // surrogates are ill-formed
 		}
 	case c >= 0xf0 && c <= 0xf4:
 		need = 3
-		if c == 0xf0 {
+		switch c {
+		case 0xf0:
 			lo = 0x90
-		} else if c == 0xf4 {
+		case 0xf4:
 			hi = 0x8f // beyond U+10FFFF
 		}
 	default:

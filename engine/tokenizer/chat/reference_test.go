@@ -110,7 +110,7 @@ func TestRenderEqualsReference(t *testing.T) {
 			}
 			same := 0
 			for i, c := range convs {
-				got, err := tmpl.Render(Input{Messages: c.Messages, Tools: c.Tools, AddGenerationPrompt: c.AddGenerationPrompt, Extra: c.Extra})
+				got, err := tmpl.Render(Input(c))
 				sum := sha256.Sum256([]byte(got))
 				digest := hex.EncodeToString(sum[:])[:12]
 				switch {

@@ -241,10 +241,10 @@ func (r *resolver) endRaw(text, tag string) string {
 	}
 	end := lastSign(tag)
 	r.skipSpace, r.skipNewline = end == '-', end == 0
-	switch {
-	case sign == '-':
+	switch sign {
+	case '-':
 		return strings.TrimRightFunc(text, isSpace)
-	case sign == '+':
+	case '+':
 		return text
 	}
 	line := strings.LastIndexByte(text, '\n') + 1
