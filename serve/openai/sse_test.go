@@ -3,10 +3,13 @@ package openai
 import (
 	"errors"
 	"io"
+	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
 	"time"
 )
 
@@ -91,4 +94,52 @@ func TestEventWriterChunks(t *testing.T) {
 	if !rec.Flushed {
 		t.Error("nothing was flushed")
 	}
+}
+
+// deadlineWriter records write deadlines and fails once its client is dead.
+type deadlineWriter struct {
+	http.ResponseWriter
+	deadlines []time.Time
+	flushes   int
+	dead      bool
+}
+
+func (w *deadlineWriter) SetWriteDeadline(t time.Time) error {
+	w.deadlines = append(w.deadlines, t)
+	return nil
+}
+
+func (w *deadlineWriter) FlushError() error {
+	w.flushes++
+	if w.dead {
+		return os.ErrDeadlineExceeded
+	}
+	return nil
+}
+
+func TestEventWriterDeadlines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &deadlineWriter{ResponseWriter: httptest.NewRecorder()}
+		ew := NewEventWriter(w, time.Second)
+		for range 3 {
+			time.Sleep(time.Minute) // of the bubble's clock
+			if err := ew.Data([]byte("{}")); err != nil {
+				t.Fatal(err)
+			}
+			if last := w.deadlines[len(w.deadlines)-1]; time.Until(last) != time.Second {
+				t.Errorf("the deadline of an event is in %v", time.Until(last))
+			}
+		}
+		if w.flushes != 4 { // headers and three events
+			t.Errorf("%d flushes", w.flushes)
+		}
+		w.dead = true
+		if err := ew.Data([]byte("{}")); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("a dead client gave %v", err)
+		}
+		w.dead = false
+		if err := ew.Done(); err != nil || !w.deadlines[len(w.deadlines)-1].IsZero() {
+			t.Errorf("the connection keeps a deadline: %v %v", w.deadlines, err)
+		}
+	})
 }

@@ -64,8 +64,9 @@ type fakeEngine struct {
 	err       *request.Error // with failAfter
 	gate      chan struct{}  // not nil: each output waits for a value
 	panics    bool
-	cached    int // reported as cached prompt tokens, 0 = 2
-	brokenAt  int // > 0: Next panics after this many tokens
+	busy      bool // Abort waits for its context
+	cached    int  // reported as cached prompt tokens, 0 = 2
+	brokenAt  int  // > 0: Next panics after this many tokens
 	health    runner.Health
 	abort     executor.AbortState
 
@@ -90,7 +91,11 @@ func (e *fakeEngine) Stats(time.Duration) runner.Stats {
 	}}
 }
 
-func (e *fakeEngine) Abort(_ context.Context, id int64) (executor.AbortState, error) {
+func (e *fakeEngine) Abort(ctx context.Context, id int64) (executor.AbortState, error) {
+	if e.busy {
+		<-ctx.Done()
+		return "", context.Cause(ctx)
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.aborted = append(e.aborted, id)

@@ -1,7 +1,9 @@
 package worker
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"math"
 	"net/http"
 	"sync/atomic"
@@ -150,8 +152,12 @@ func (s *Server) cacheStats(w http.ResponseWriter, _ *http.Request) {
 // maxSmallBody bounds the bodies of control requests.
 const maxSmallBody = 64 << 10
 
+// abortWait bounds the wait for the engine's answer to an abort. A long step
+// may keep the engine busy; the abort stands all the same.
+const abortWait = time.Second
+
 // abort posts a cancel for a disagg_request_id. It is idempotent and answers
-// 200 for every well-formed body.
+// 200 for every well-formed body; an engine too busy to say more is settling.
 func (s *Server) abort(w http.ResponseWriter, r *http.Request) {
 	b := s.needBackend(w)
 	if b == nil {
@@ -162,7 +168,12 @@ func (s *Server) abort(w http.ResponseWriter, r *http.Request) {
 		openai.WriteError(w, err)
 		return
 	}
-	state, err := b.Engine.Abort(r.Context(), id)
+	ctx, cancel := context.WithTimeout(r.Context(), abortWait)
+	defer cancel()
+	state, err := b.Engine.Abort(ctx, id)
+	if errors.Is(err, context.DeadlineExceeded) && r.Context().Err() == nil {
+		state, err = executor.AbortSettling, nil
+	}
 	if err != nil {
 		openai.WriteError(w, wireError(err))
 		return

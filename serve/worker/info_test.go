@@ -3,8 +3,11 @@ package worker
 import (
 	"encoding/json"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"tandem/engine/executor"
 	"tandem/engine/runner"
@@ -123,6 +126,21 @@ func TestAbort(t *testing.T) {
 			t.Errorf("%s: %d %s", body, status, text)
 		}
 	}
+}
+
+func TestAbortWhileBusy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEngine(executor.Ctx, "")
+		e.busy = true
+		s := New(Config{})
+		s.Attach(Backend{Engine: e, Tokenizer: byteTokenizer(t)})
+		rec := httptest.NewRecorder()
+		start := time.Now()
+		s.ServeHTTP(rec, httptest.NewRequest(http.MethodPost, "/disagg/abort", strings.NewReader(`{"disagg_request_id":5}`)))
+		if rec.Code != 200 || !strings.Contains(rec.Body.String(), "settling") || time.Since(start) != abortWait {
+			t.Errorf("%d %s after %v", rec.Code, rec.Body, time.Since(start))
+		}
+	})
 }
 
 func TestSteadyClock(t *testing.T) {

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"log/slog"
 	"net/http"
 	"strconv"
 
@@ -142,7 +143,11 @@ func (st *streamer) fail(err error) {
 		st.x.gone(err)
 		return
 	}
-	st.x.s.log.Warn("stream failed", "request_id", st.x.r.Header.Get(openai.HeaderRequestID), "status", e.Status, "error", err)
+	level := slog.LevelWarn
+	if e.Status == openai.StatusClientClosed {
+		level = slog.LevelDebug // somebody aborted it
+	}
+	st.x.s.log.Log(st.x.r.Context(), level, "stream failed", "request_id", st.x.r.Header.Get(openai.HeaderRequestID), "status", e.Status, "error", err)
 	_ = st.events.Error(e)
 	panic(http.ErrAbortHandler)
 }
