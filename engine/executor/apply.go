@@ -75,8 +75,8 @@ func (c *Core) sampled(s *sequence, r Sampled) {
 		return
 	}
 	s.append(r.Token.ID)
-	text, end := c.show(s, r.Token.ID)
-	out := Output{First: s.emitted - 1, Tokens: c.keep(r.Token), Text: text, Finish: end}
+	text, rest, end := c.show(s, r.Token.ID)
+	out := Output{First: s.emitted - 1, Tokens: c.keep(r.Token), Text: text + rest, Finish: end}
 	switch {
 	case end != request.Running:
 		c.finish(s, out)
@@ -89,33 +89,33 @@ func (c *Core) sampled(s *sequence, r Sampled) {
 	}
 }
 
-// show counts an output token, runs the stop rules in their order and returns
-// the text that may be shown.
-func (c *Core) show(s *sequence, id int32) (string, request.Finish) {
+// show counts an output token and runs the stop rules in their order. It
+// returns the text that may be shown because of the token and, when the request
+// ends, what was held back before.
+func (c *Core) show(s *sequence, id int32) (shown, rest string, end request.Finish) {
 	s.emitted++
 	sp, text := &s.req.Sampling, s.req.Text
 	may := s.emitted >= sp.MinTokens
 	if may && (!sp.IgnoreEOS && slices.Contains(sp.EOS, id) || slices.Contains(sp.StopTokenIDs, id)) {
-		if text == nil {
-			return "", request.FinishStop
+		if text != nil {
+			rest = text.Flush()
 		}
-		return text.Flush(), request.FinishStop
+		return "", rest, request.FinishStop
 	}
-	shown := ""
 	if text != nil {
 		var stopped bool
 		shown, stopped = text.Push(id)
 		if stopped && may {
-			return shown, request.FinishStop
+			return shown, "", request.FinishStop
 		}
 	}
 	if s.emitted < s.max {
-		return shown, request.Running
+		return shown, "", request.Running
 	}
 	if text != nil {
-		shown += text.Flush()
+		rest = text.Flush()
 	}
-	return shown, request.FinishLength
+	return shown, rest, request.FinishLength
 }
 
 // stepFailed handles a failed step: its requests are tried once more, in

@@ -80,7 +80,7 @@ func (c *Core) PullEvent(now time.Duration, e transfer.PullEvent) {
 	}
 	p := &s.pull
 	p.seen, p.answered = now, true
-	p.verified = max(p.verified, min(e.Progress, len(s.Table)-p.have))
+	p.verified = max(p.verified, e.Progress)
 	if !e.Done {
 		if s.State == request.GenRecv {
 			c.retime(s)
@@ -122,20 +122,18 @@ func (c *Core) goOn(s *sequence) {
 func (c *Core) inject(s *sequence) {
 	out := Output{First: s.emitted}
 	for _, t := range s.req.FirstTokens {
-		text, end := c.show(s, t.ID)
-		out.Tokens = append(out.Tokens, t)
-		out.Text += text
+		text, rest, end := c.show(s, t.ID)
+		if !s.req.FirstEmitted {
+			out.Tokens = append(out.Tokens, t)
+			out.Text += text
+		}
+		out.Text += rest
 		if out.Finish = end; end != request.Running {
-			break
+			c.finish(s, out)
+			return
 		}
 	}
-	if s.req.FirstEmitted {
-		out.First, out.Tokens, out.Text = s.emitted, nil, ""
-	}
-	switch {
-	case out.Finish != request.Running:
-		c.finish(s, out)
-	case len(out.Tokens) > 0:
+	if len(out.Tokens) > 0 {
 		c.emit(s, out)
 	}
 }

@@ -98,3 +98,58 @@ func TestSilentPullIsStoppedAndKeepsItsBlocks(t *testing.T) {
 		}
 	}
 }
+
+// fixedText holds every token's text back until the next one or the end.
+type fixedText struct{ held string }
+
+func (f *fixedText) Push(int32) (string, bool) {
+	out := f.held
+	f.held = "x"
+	return out, false
+}
+
+func (f *fixedText) Flush() string { return f.held }
+
+func TestFirstTokenIsShownOnce(t *testing.T) {
+	for _, tc := range []struct {
+		emitted bool
+		max     int
+		events  int // because of the first token
+		tokens  int
+		text    string
+		finish  request.Finish
+	}{
+		{false, 4, 1, 1, "", request.Running},
+		{true, 4, 0, 0, "", request.Running},
+		{false, 1, 1, 1, "x", request.FinishLength},
+		{true, 1, 1, 0, "x", request.FinishLength},
+	} {
+		c, err := New(testConfig(Gen))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := validRequest()
+		gen(r)
+		r.FirstEmitted, r.MaxTokens, r.Text = tc.emitted, tc.max, &fixedText{}
+		c.Submit(0, r, &transfer.Handle{ID: 5, PromptTokens: 3}) // another layout: recomputed here
+		o := c.Effects().Outputs
+		if len(o) != tc.events {
+			t.Fatalf("%+v: %d events", tc, len(o))
+		}
+		if len(o) > 0 && (len(o[0].Tokens) != tc.tokens || o[0].Text != tc.text || o[0].Finish != tc.finish || o[0].Usage.CompletionTokens != 1) {
+			t.Errorf("%+v: %+v", tc, o[0])
+		}
+		if tc.finish != request.Running {
+			continue
+		}
+		b := c.Plan(0)
+		if len(b.Rows) != 1 || len(b.Rows[0].Tokens) != 4 || b.Rows[0].Index != 1 {
+			t.Fatalf("%+v", b.Rows)
+		}
+		c.Effects()
+		c.Apply(0, Result{Sampled: []Sampled{{Token: request.Token{ID: 8}}}})
+		if o := c.Effects().Outputs; len(o) != 1 || o[0].First != 1 || o[0].Text != "x" {
+			t.Errorf("second token: %+v", o)
+		}
+	}
+}

@@ -174,6 +174,20 @@ func TestPartialPrefersLongestThenLowest(t *testing.T) {
 	}
 }
 
+// Two parents that agree in the bytes that the fingerprint uses.
+func TestPartialChecksTheWholeParent(t *testing.T) {
+	m := newPool(t, 4, 4, true)
+	a, b := blockhash.Hash{15: 1}, blockhash.Hash{15: 2}
+	table, _ := m.Take(nil, 1)
+	m.Commit(table[0], a, blockhash.Next(a, seqTokens(0, 4)), seqTokens(0, 4))
+	if id, _ := m.MatchPartial(b, seqTokens(0, 3)); id != -1 {
+		t.Error("a block of another parent matched")
+	}
+	if id, n := m.MatchPartial(a, seqTokens(0, 3)); id != table[0] || n != 3 {
+		t.Errorf("block %d, %d tokens", id, n)
+	}
+}
+
 func TestResetForgetsContent(t *testing.T) {
 	m := newPool(t, 4, 4, true)
 	root := blockhash.Root("m0", "", "")
