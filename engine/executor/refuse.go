@@ -46,8 +46,6 @@ func (c *Core) refuseRole(r *request.Request, h *transfer.Handle) *request.Error
 	case request.Full:
 		return nil
 	case request.ContextOnly:
-	default:
-		return request.Invalid(param+".request_type", "unknown type %d", r.Kind)
 	case request.GenerationOnly:
 		side = c.byGen
 		if h == nil {
@@ -60,6 +58,8 @@ func (c *Core) refuseRole(r *request.Request, h *transfer.Handle) *request.Error
 			return request.Invalid(param, "the handle is for transfer %d with %d prompt tokens, the request for %d with %d",
 				h.ID, h.PromptTokens, r.TransferID, len(r.Prompt))
 		}
+	default:
+		return request.Invalid(param+".request_type", "unknown type %d", r.Kind)
 	}
 	if r.TransferID == 0 {
 		return request.Invalid(param+".disagg_request_id", "the id is missing")
