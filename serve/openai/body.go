@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"time"
 	"unicode/utf8"
 )
 
@@ -33,6 +34,7 @@ func ReadBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 		limit = DefaultMaxBody
 	}
 	tooLarge := func() *Error {
+		drain(w, r)
 		return NewError(http.StatusRequestEntityTooLarge, CodeBodyTooLarge,
 			"the request body is larger than the limit of %d bytes: send a shorter prompt, or raise the server's body limit", limit)
 	}
@@ -48,6 +50,28 @@ func ReadBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 		return nil, NewError(http.StatusBadRequest, CodeInvalidRequest, "the request body ended early: %v", err)
 	}
 	return data, nil
+}
+
+// Bounds of drain.
+const (
+	maxDrain  = 64 << 20
+	drainTime = 5 * time.Second
+)
+
+// drain reads on through a body that is refused, within bounds: most clients
+// look for an answer only after they have sent everything, and would otherwise
+// see a broken connection in place of it. A client that asked first
+// (Expect: 100-continue) sends nothing.
+func drain(w http.ResponseWriter, r *http.Request) {
+	if r.Header.Get("Expect") != "" {
+		return
+	}
+	rc := http.NewResponseController(w)
+	if rc.SetReadDeadline(time.Now().Add(drainTime)) != nil {
+		return
+	}
+	_, _ = io.CopyN(io.Discard, r.Body, maxDrain)
+	_ = rc.SetReadDeadline(time.Time{})
 }
 
 // ParseBody reads one JSON object. Errors are *Error 400 and say where the text

@@ -143,3 +143,12 @@ func TestEventWriterDeadlines(t *testing.T) {
 		}
 	})
 }
+
+func BenchmarkAppendDelta(b *testing.B) {
+	c := NewChunks(Chat, "chatcmpl-1", "model", 7)
+	var buf []byte
+	b.ReportAllocs()
+	for b.Loop() {
+		buf = c.AppendDelta(buf[:0], Delta{Text: " the quick"})
+	}
+}
