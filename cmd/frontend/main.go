@@ -1,0 +1,72 @@
+// Command frontend is the OpenAI-compatible face of a Tandem cluster: it splits each request over ctx and gen workers.
+// "frontend up" also starts and supervises the workers on this machine.
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// version is set by the linker for releases.
+var version = "0.1.0"
+
+func main() {
+	if err := root().ExecuteContext(context.Background()); err != nil {
+		fmt.Fprintln(os.Stderr, "frontend:", err)
+		os.Exit(1)
+	}
+}
+
+func root() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:           "frontend",
+		Short:         "The OpenAI-compatible face of a Tandem cluster",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	cmd.AddCommand(serveCommand(), upCommand(), &cobra.Command{
+		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
+		Run: func(cmd *cobra.Command, _ []string) { fmt.Fprintln(cmd.OutOrStdout(), "frontend", version) },
+	})
+	return cmd
+}
+
+// signals returns a context that ends with the first interrupt, and one that ends with the second, for those who do not
+// want to wait for running requests.
+func signals(parent context.Context) (stop, hurry context.Context, release func()) {
+	stop, stopNow := context.WithCancel(parent)
+	hurry, hurryNow := context.WithCancel(context.WithoutCancel(parent))
+	ch := make(chan os.Signal, 2)
+	signal.Notify(ch, syscall.SIGINT, syscall.SIGTERM)
+	done := make(chan struct{})
+	go func() {
+		for _, cancel := range []func(){stopNow, hurryNow} {
+			select {
+			case <-ch:
+				cancel()
+			case <-done:
+				return
+			}
+		}
+	}()
+	return stop, hurry, func() {
+		signal.Stop(ch)
+		close(done)
+		stopNow()
+		hurryNow()
+	}
+}
+
+func logger(level string) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, fmt.Errorf("--log-level %q is not one of debug, info, warn, error", level)
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: l})), nil
+}

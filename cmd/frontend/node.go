@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"tandem/serve/config"
+	"tandem/serve/disagg"
+	"tandem/serve/discovery"
+	"tandem/serve/metrics"
+	"tandem/serve/router"
+)
+
+// node is a running frontend: registry, server, public and admin listeners.
+type node struct {
+	cfg      config.Frontend
+	log      *slog.Logger
+	listener net.Listener
+	admin    string // URL of the admin listener, or off
+
+	server   *disagg.Server
+	registry *discovery.Registry
+}
+
+// listen opens the public port; the error names the flag to change.
+func listen(host string, port int) (net.Listener, error) {
+	ln, err := net.Listen("tcp", net.JoinHostPort(host, fmt.Sprint(port)))
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("port %d is already in use: stop the other server, or choose another with --port", port)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen (--port %d): %w", port, err)
+	}
+	return ln, nil
+}
+
+// build makes the parts; nothing runs yet.
+func (n *node) build() error {
+	dc, err := n.cfg.Disagg(version)
+	if err != nil {
+		return err
+	}
+	ctxRouter, err := router.NewRouter(n.cfg.Context.RouterConfig())
+	if err != nil {
+		return fmt.Errorf("context_servers: %w", err)
+	}
+	genRouter, err := router.NewRouter(n.cfg.Generation.RouterConfig())
+	if err != nil {
+		return fmt.Errorf("generation_servers: %w", err)
+	}
+	client := &http.Client{Transport: &http.Transport{
+		DialContext: (&net.Dialer{Timeout: dc.ConnectTimeout}).DialContext, IdleConnTimeout: time.Second,
+	}}
+	n.registry, err = discovery.New(n.cfg.Discovery(), discovery.Options{
+		Prober: discovery.HTTPProber{Client: client}, Log: n.log,
+		// A new process has an empty cache: nothing is lost by placing its conversations anew.
+		OnRestart: func(id string) { ctxRouter.Forget(id); genRouter.Forget(id) },
+	})
+	if err != nil {
+		return err
+	}
+	reg := metrics.NewRegistry()
+	var server atomic.Pointer[disagg.Server]
+	observer := metrics.NewFrontend(reg, func() (disagg.Snapshot, bool) {
+		if s := server.Load(); s != nil {
+			return s.Snapshot(), true
+		}
+		return disagg.Snapshot{}, false
+	})
+	n.server, err = disagg.New(dc, disagg.Parts{
+		Registry: n.registry, Context: ctxRouter, Generation: genRouter, Observer: observer, Log: n.log, Metrics: metrics.Handler(reg),
+	})
+	server.Store(n.server)
+	return err
+}
+
+// run serves until stop ends, then drains until the grace or hurry ends. ready is called once the cluster is up.
+func (n *node) run(stop, hurry context.Context, ready func()) error {
+	admin, err := n.startAdmin()
+	if err != nil {
+		return err
+	}
+	defer admin()
+	background, cancel := context.WithCancel(context.WithoutCancel(stop))
+	var wg sync.WaitGroup
+	wg.Go(func() { n.registry.Run(background) })
+	defer func() { cancel(); wg.Wait() }()
+
+	srv := &http.Server{
+		Handler: n.server.Handler(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		ErrorLog: slog.NewLogLogger(n.log.Handler(), slog.LevelDebug),
+	}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(n.listener) }()
+	defer n.close(srv)
+
+	if err := n.waitStart(stop, served); err != nil {
+		if stop.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	n.server.SetStarted()
+	ready()
+	select {
+	case err := <-served:
+		return fmt.Errorf("http: %w", err)
+	case <-stop.Done():
+	}
+	grace := time.Duration(n.cfg.ShutdownGrace * float64(time.Second))
+	n.log.Info("draining", "grace", grace)
+	dctx, end := context.WithTimeout(hurry, grace)
+	defer end()
+	n.server.Drain(dctx)
+	return nil
+}
+
+// close ends what still runs and waits for it.
+func (n *node) close(srv *http.Server) {
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	n.server.Drain(now)
+	last, end := context.WithTimeout(context.Background(), 2*time.Second)
+	defer end()
+	if srv.Shutdown(last) != nil {
+		srv.Close()
+	}
+	n.server.Close()
+}
+
+func (n *node) waitStart(stop context.Context, served <-chan error) error {
+	limit := time.Duration(n.cfg.StartTimeout * float64(time.Second))
+	ctx, cancel := context.WithTimeout(stop, limit)
+	defer cancel()
+	up := make(chan error, 1)
+	go func() { up <- n.registry.WaitStart(ctx, n.cfg.StrictStartup) }()
+	select {
+	case err := <-served:
+		cancel()
+		<-up
+		return fmt.Errorf("http: %w", err)
+	case err := <-up:
+		if err != nil {
+			return fmt.Errorf("after %v (server_start_timeout_sec): %w", limit, err)
+		}
+		return nil
+	}
+}
+
+// startAdmin serves pprof on a listener of its own and returns how to close it.
+func (n *node) startAdmin() (func(), error) {
+	n.admin = "off"
+	if n.cfg.AdminAddr == "off" {
+		return func() {}, nil
+	}
+	ln, err := net.Listen("tcp", n.cfg.AdminAddr)
+	if err != nil {
+		return nil, fmt.Errorf("admin_addr %s: %w (choose another, or off)", n.cfg.AdminAddr, err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	done := make(chan struct{})
+	go func() { defer close(done); _ = srv.Serve(ln) }()
+	n.admin = "http://" + ln.Addr().String()
+	return func() { srv.Close(); <-done }, nil
+}

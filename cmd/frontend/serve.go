@@ -1,0 +1,62 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"tandem/serve/config"
+)
+
+func serveCommand() *cobra.Command {
+	var file, level string
+	var port int
+	cmd := &cobra.Command{
+		Use:   "serve -c FILE",
+		Short: "Serve a cluster of running workers (see configs/cluster.yaml)",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			log, err := logger(level)
+			if err != nil {
+				return err
+			}
+			src := config.Source{File: file, Flags: map[string]any{}}
+			if cmd.Flags().Changed("port") {
+				src.Flags["port"] = port
+			}
+			cfg, warnings, err := config.LoadFrontend(src)
+			if err == nil {
+				err = cfg.ValidateServe()
+			}
+			if err != nil {
+				return err
+			}
+			if unused := cfg.UnusedByServe(); len(unused) > 0 {
+				warnings = append(warnings, "only frontend up gives workers their arguments; start them with: "+strings.Join(unused, ", "))
+			}
+			for _, w := range warnings {
+				log.Warn(w)
+			}
+			ln, err := listen(cfg.Hostname, cfg.Port)
+			if err != nil {
+				return err
+			}
+			n := &node{cfg: cfg, log: log, listener: ln}
+			if err := n.build(); err != nil {
+				ln.Close()
+				return err
+			}
+			stop, hurry, release := signals(cmd.Context())
+			defer release()
+			return n.run(stop, hurry, func() {
+				fmt.Fprintf(cmd.OutOrStdout(), "TANDEM_READY url=http://%s role=frontend admin=%s\n", ln.Addr(), n.admin)
+			})
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringVarP(&file, "config", "c", "", "YAML file with the workers (see configs/cluster.yaml)")
+	fs.IntVar(&port, "port", 8000, "port to listen on")
+	fs.StringVar(&level, "log-level", "info", "debug, info, warn or error")
+	return cmd
+}

@@ -1,0 +1,301 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"tandem/engine/hub"
+	"tandem/engine/model"
+	"tandem/engine/runner"
+	"tandem/engine/tensor"
+	"tandem/serve/config"
+)
+
+// upFlags are the flags of `frontend up`.
+type upFlags struct {
+	model, config, level    string
+	ctx, gen, port, threads int
+}
+
+// maxWorkers bounds a mistyped --ctx or --gen.
+const maxWorkers = 64
+
+func upCommand() *cobra.Command {
+	var f upFlags
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Start a cluster on this machine: ctx and gen workers and the frontend before them",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			stop, hurry, release := signals(cmd.Context())
+			defer release()
+			c, err := prepare(f, cmd.Flags().Changed)
+			if err != nil {
+				return err
+			}
+			c.out = cmd.OutOrStdout()
+			return c.run(stop, hurry)
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&f.model, "model", hub.DefaultModel, "GGUF file, model folder, Hugging Face id or alias")
+	fs.IntVar(&f.ctx, "ctx", 1, "number of ctx workers")
+	fs.IntVar(&f.gen, "gen", 1, "number of gen workers")
+	fs.IntVar(&f.port, "port", 8000, "port of the frontend, 0 = any free one")
+	fs.IntVar(&f.threads, "threads", 0, "compute threads of all workers together, 0 = all cores")
+	fs.StringVarP(&f.config, "config", "c", "", "YAML file like configs/cluster.yaml, without urls; worker keys go to the workers")
+	fs.StringVar(&f.level, "log-level", "info", "debug, info, warn or error")
+	return cmd
+}
+
+// cluster is a local cluster that is about to run.
+type cluster struct {
+	cfg      config.Frontend
+	log      *slog.Logger
+	level    string
+	out      io.Writer // the ready line
+	errOut   io.Writer // the workers' logs
+	bin      string    // of the engine
+	env      []string  // added to the workers' environment
+	model    string    // as the user named it
+	ctx, gen int
+	threads  int
+	pool     int // KV tokens per worker, 0 = the worker decides
+	listener net.Listener
+	tune     func(*supervisor) // test hook
+}
+
+// prepare checks all that can be checked before anything starts.
+func prepare(f upFlags, changed func(string) bool) (*cluster, error) {
+	log, err := logger(f.level)
+	if err != nil {
+		return nil, err
+	}
+	src := config.Source{File: f.config, Flags: map[string]any{}}
+	if changed("port") && f.port != 0 {
+		src.Flags["port"] = f.port
+	}
+	cfg, warnings, err := config.LoadFrontend(src)
+	if err != nil {
+		return nil, err
+	}
+	if len(cfg.Context.URLs)+len(cfg.Generation.URLs) > 0 {
+		return nil, errors.New("config: urls name running workers, but frontend up starts its own: remove urls, or use frontend serve")
+	}
+	for _, w := range warnings {
+		log.Warn(w)
+	}
+	c := &cluster{cfg: cfg, log: log, level: f.level, errOut: os.Stderr, model: f.model, threads: f.threads}
+	if name := cfg.Model(); name != "" && !changed("model") {
+		c.model = name
+	}
+	if c.ctx, err = count("ctx", f.ctx, changed("ctx"), cfg.Context.NumInstances); err != nil {
+		return nil, err
+	}
+	if c.gen, err = count("gen", f.gen, changed("gen"), cfg.Generation.NumInstances); err != nil {
+		return nil, err
+	}
+	if f.threads < 0 {
+		return nil, fmt.Errorf("--threads %d is negative", f.threads)
+	}
+	if c.threads == 0 {
+		c.threads = runtime.GOMAXPROCS(0)
+	}
+	if c.bin, err = engineBinary(); err != nil {
+		return nil, err
+	}
+	if c.pool, err = poolTokens(c.model, c.ctx+c.gen, cfg.WorkerFile(cfg.Generation)); err != nil {
+		return nil, err
+	}
+	port := cfg.Port
+	if changed("port") {
+		port = f.port
+	}
+	c.listener, err = listen(cfg.Hostname, port)
+	return c, err
+}
+
+// count takes the number of workers of a role: flag, then file, then 1.
+func count(flag string, val int, given bool, file *int) (int, error) {
+	if !given && file != nil {
+		val = *file
+	}
+	if val < 1 || val > maxWorkers {
+		return 0, fmt.Errorf("--%s %d is outside 1..%d", flag, val, maxWorkers)
+	}
+	return val, nil
+}
+
+// engineBinary finds the engine beside this program, else in PATH.
+func engineBinary() (string, error) {
+	self, err := os.Executable()
+	if err == nil {
+		beside := filepath.Join(filepath.Dir(self), "engine")
+		if info, err := os.Stat(beside); err == nil && !info.IsDir() {
+			return beside, nil
+		}
+	}
+	path, err := exec.LookPath("engine")
+	if err != nil {
+		return "", errors.New("the engine program is neither beside frontend nor in PATH: build it with make")
+	}
+	return path, nil
+}
+
+// poolTokens opens the model, which also finds a missing or wrong file before any worker starts, and divides the memory
+// for KV among the workers. 0 leaves it to a worker file that says it.
+func poolTokens(name string, workers int, file map[string]any) (int, error) {
+	path, err := hub.Locate(name)
+	if err != nil {
+		return 0, err
+	}
+	ck, err := model.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer ck.Close()
+	if kv, _ := file["kv_cache_config"].(map[string]any); kv["max_tokens"] != nil {
+		return 0, nil
+	}
+	free := float64(runner.AvailableMemory()) * runner.MemoryShare() / float64(workers)
+	perToken := ck.Config.KVBytesPerToken(tensor.BF16)
+	if free <= 0 || perToken <= 0 {
+		return 0, nil
+	}
+	batch, _ := file["max_batch_size"].(int)
+	length, _ := file["max_seq_len"].(int)
+	if batch < 1 {
+		batch = config.DefaultWorker().MaxBatchSize
+	}
+	if length < 1 {
+		length = ck.Config.Context
+	}
+	return max(1, min(batch*length, int(free)/perToken)), nil
+}
+
+// run starts the workers, serves until stop ends, and stops the workers.
+func (c *cluster) run(stop, hurry context.Context) error {
+	defer c.listener.Close()
+	dir, err := os.MkdirTemp("", "tandem-up-")
+	if err != nil {
+		return fmt.Errorf("no place for the workers' files: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	children, err := c.children(dir)
+	if err != nil {
+		return err
+	}
+	sup := newSupervisor(c.bin, children, c.errOut, c.log)
+	sup.env, sup.hurry = c.env, hurry
+	if c.tune != nil {
+		c.tune(sup)
+	}
+	workers, stopWorkers := context.WithCancel(context.WithoutCancel(stop))
+	defer sup.wait()
+	defer stopWorkers()
+	c.log.Info("starting", "model", c.model, "ctx", c.ctx, "gen", c.gen, "threads", c.threads)
+	// Until the cluster is up an interrupt stops the workers; afterwards they outlive it until requests have ended.
+	disarm := context.AfterFunc(stop, stopWorkers)
+	urls, err := sup.start(workers)
+	disarm()
+	if err != nil {
+		if stop.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	return c.serve(stop, hurry, urls)
+}
+
+// children describes the workers and writes their configuration files.
+func (c *cluster) children(dir string) ([]child, error) {
+	var out []child
+	total := c.ctx + c.gen
+	for i := range total {
+		role, n, sec := "ctx", i, c.cfg.Context
+		if i >= c.ctx {
+			role, n, sec = "gen", i-c.ctx, c.cfg.Generation
+		}
+		name := role + strconv.Itoa(n)
+		file := c.cfg.WorkerFile(sec)
+		if c.pool > 0 {
+			kv := map[string]any{"max_tokens": c.pool}
+			if own, ok := file["kv_cache_config"].(map[string]any); ok {
+				for k, v := range own {
+					kv[k] = v
+				}
+			}
+			file["kv_cache_config"] = kv
+		}
+		threads, own := file["threads"]
+		if !own {
+			threads = share(c.threads, total, i)
+		}
+		delete(file, "threads")
+		text, err := json.Marshal(file) // JSON is YAML
+		if err != nil {
+			return nil, fmt.Errorf("configuration of %s: %w", name, err)
+		}
+		path := filepath.Join(dir, name+".yaml")
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			return nil, fmt.Errorf("configuration of %s: %w", name, err)
+		}
+		out = append(out, child{name: name, args: func(port int) []string {
+			return []string{
+				"serve", c.model, "--role", role, "--host", "127.0.0.1", "--port", strconv.Itoa(port), "-c", path,
+				"--threads", fmt.Sprint(threads), "--admin-addr", "127.0.0.1:0", "--log-level", c.level,
+			}
+		}})
+	}
+	return out, nil
+}
+
+// share divides threads among workers, at least one each, the first ones getting the rest.
+func share(threads, workers, i int) int {
+	n := threads / workers
+	if i < threads%workers {
+		n++
+	}
+	return max(1, n)
+}
+
+// serve runs the frontend over the workers' addresses.
+func (c *cluster) serve(stop, hurry context.Context, urls []string) error {
+	c.cfg.Context.URLs, c.cfg.Generation.URLs = urls[:c.ctx], urls[c.ctx:]
+	n := &node{cfg: c.cfg, log: c.log, listener: c.listener}
+	if err := n.build(); err != nil {
+		return err
+	}
+	return n.run(stop, hurry, func() {
+		name := c.model
+		if models, _ := n.registry.Models(); len(models) > 0 {
+			name = models[0].ID
+		}
+		at := "http://" + reachable(c.listener.Addr().String())
+		body := fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":"What is the capital of France?"}]}`, name)
+		fmt.Fprintf(c.out, "Tandem is ready at %s (%d ctx + %d gen, %s). Try: curl -s %s/v1/chat/completions -H 'Content-Type: application/json' -d '%s'\n",
+			at, c.ctx, c.gen, name, at, strings.ReplaceAll(body, "'", `'\''`))
+	})
+}
+
+// reachable turns a listener on all addresses into one that a client can use.
+func reachable(addr string) string {
+	host, port, err := net.SplitHostPort(addr)
+	if ip := net.ParseIP(host); err == nil && ip != nil && ip.IsUnspecified() {
+		return net.JoinHostPort("localhost", port)
+	}
+	return addr
+}

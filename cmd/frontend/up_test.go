@@ -1,0 +1,170 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"tandem/serve/config"
+)
+
+func fakeCluster(t *testing.T, mode string) (*cluster, *record, *record) {
+	t.Helper()
+	out, logs := newRecord(), newRecord()
+	ln, err := listen("127.0.0.1", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &cluster{
+		cfg: config.DefaultFrontend(), log: logs.log(), level: "info", out: out, errOut: logs, bin: os.Args[0],
+		env: []string{fakeEnv + "=1"}, model: mode, ctx: 1, gen: 1, threads: 2, listener: ln,
+		tune: func(s *supervisor) { s.minPause, s.maxPause = time.Millisecond, time.Millisecond },
+	}, out, logs
+}
+
+func TestUp(t *testing.T) {
+	c, out, logs := fakeCluster(t, "ok")
+	stop, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.run(stop, t.Context()) }()
+	line := out.wait("\n", 1)
+	at := "http://" + c.listener.Addr().String()
+	if !strings.HasPrefix(line, "Tandem is ready at "+at+" (1 ctx + 1 gen, tiny). Try: curl -s ") || strings.Count(line, "\n") != 1 {
+		t.Errorf("ready line %q", line)
+	}
+	const ask = `{"model":"tiny","prompt":"hello"}`
+	if status, body := post(t, at+"/v1/completions", ask); status != 200 || !strings.Contains(body, "ABC") {
+		t.Errorf("%d %s", status, body)
+	}
+	post(t, c.cfg.Generation.URLs[0]+"/crash", "")
+	logs.wait("worker is back", 1)
+	logs.wait("worker is up", 2) // ctx and gen at the start
+	if status, body := post(t, at+"/v1/completions", ask); status != 200 && status != 503 {
+		t.Errorf("right after the restart: %d %s", status, body)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if status, _ := post(t, c.cfg.Generation.URLs[0]+"/disagg/abort", ""); status != 0 {
+		t.Error("a worker outlived up")
+	}
+}
+
+func TestUpStartFails(t *testing.T) {
+	c, out, _ := fakeCluster(t, "broken")
+	err := c.run(t.Context(), t.Context())
+	if err == nil || !strings.Contains(err.Error(), "truncated") {
+		t.Errorf("%v", err)
+	}
+	if text := out.wait("", 0); text != "" {
+		t.Errorf("said %q", text)
+	}
+}
+
+func TestChildren(t *testing.T) {
+	cfg, _, err := config.LoadFrontend(config.Source{
+		Data:      []byte("max_num_tokens: 99\ngeneration_servers: {max_batch_size: 3, threads: 7, kv_cache_config: {max_tokens: 5}}"),
+		LookupEnv: func(string) (string, bool) { return "", false },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cluster{cfg: cfg, model: "m", level: "warn", ctx: 2, gen: 1, threads: 4, pool: 1000}
+	dir := t.TempDir()
+	list, err := c.children(dir)
+	if err != nil || len(list) != 3 {
+		t.Fatalf("%v %v", list, err)
+	}
+	args := strings.Join(list[0].args(0), " ")
+	if want := "serve m --role ctx --host 127.0.0.1 --port 0 -c " + filepath.Join(dir, "ctx0.yaml") + " --threads 2"; !strings.HasPrefix(args, want) {
+		t.Errorf("args %s", args)
+	}
+	if args := strings.Join(list[2].args(81), " "); !strings.Contains(args, "--role gen") || !strings.Contains(args, "--port 81") || !strings.Contains(args, "--threads 7") {
+		t.Errorf("args %s", args)
+	}
+	read := func(name string) (v struct {
+		Tokens int `json:"max_num_tokens"`
+		Batch  int `json:"max_batch_size"`
+		KV     struct {
+			Max int `json:"max_tokens"`
+		} `json:"kv_cache_config"`
+	},
+	) {
+		data, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(data, &v); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := config.LoadWorker("ctx", config.Source{Data: data}); err != nil {
+			t.Errorf("%s does not load: %v", name, err)
+		}
+		return v
+	}
+	if v := read("ctx1.yaml"); v.Tokens != 99 || v.Batch != 0 || v.KV.Max != 1000 {
+		t.Errorf("ctx1 %+v", v)
+	}
+	if v := read("gen0.yaml"); v.Tokens != 99 || v.Batch != 3 || v.KV.Max != 5 {
+		t.Errorf("gen0 %+v", v)
+	}
+}
+
+func TestPrepareErrors(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	if err := os.WriteFile(file, []byte("context_servers: {urls: [\"a:1\"]}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	none := func(string) bool { return false }
+	all := func(string) bool { return true }
+	cases := []struct {
+		name    string
+		f       upFlags
+		changed func(string) bool
+		want    string
+	}{
+		{"level", upFlags{level: "loud"}, none, "--log-level"},
+		{"urls", upFlags{level: "info", config: file, ctx: 1, gen: 1}, none, "urls"},
+		{"no ctx", upFlags{level: "info", ctx: 0, gen: 1, port: 1}, all, "--ctx 0"},
+		{"many gen", upFlags{level: "info", ctx: 1, gen: 65, port: 1}, all, "--gen 65"},
+		{"threads", upFlags{level: "info", ctx: 1, gen: 1, threads: -1}, none, "--threads"},
+		{"absent file", upFlags{level: "info", config: file + "x"}, none, "no such file"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := prepare(c.f, c.changed)
+			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("got %v, want one line with %q", err, c.want)
+			}
+		})
+	}
+	if _, err := poolTokens(filepath.Join(t.TempDir(), "absent.gguf"), 2, nil); err == nil || strings.Contains(err.Error(), "\n") {
+		t.Errorf("absent model: %v", err)
+	}
+	if _, err := poolTokens(file, 2, nil); err == nil || strings.Contains(err.Error(), "\n") {
+		t.Errorf("a file that is no model: %v", err)
+	}
+	ln, err := listen("127.0.0.1", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	port := ln.Addr().(*net.TCPAddr).Port
+	if _, err := listen("127.0.0.1", port); err == nil || !strings.Contains(err.Error(), "--port") {
+		t.Errorf("busy port: %v", err)
+	}
+}
+
+func TestShare(t *testing.T) {
+	for _, c := range []struct{ threads, workers, i, want int }{{4, 3, 0, 2}, {4, 3, 1, 1}, {1, 2, 1, 1}, {8, 2, 1, 4}} {
+		if got := share(c.threads, c.workers, c.i); got != c.want {
+			t.Errorf("%+v: %d", c, got)
+		}
+	}
+}
