@@ -35,7 +35,7 @@ func TestMatcherEqualsNaiveSearch(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		alphabet := rapid.SampledFrom([]int32{'a', 'a', 'b', 'b', 256, 257, 0xc3, 0xa9, '\n'})
 		ids := rapid.SliceOfN(alphabet, 0, 40).Draw(t, "ids")
-		stops := rapid.SliceOfN(rapid.StringMatching("[abhi\n]{1,5}|é|\uFFFD|aé|aaaaab"), 0, 4).Draw(t, "stops")
+		stops := rapid.SliceOfN(rapid.StringMatching("[ab]{1,4}|[ab]{3}|[abhi\n]{1,5}|é|\uFFFD|aé|aaaaab"), 0, 5).Draw(t, "stops")
 		include := rapid.Bool().Draw(t, "include")
 		m := NewMatcher(tok.NewStream(nil, true), MatchOptions{Stop: stops, IncludeStop: include})
 		var shown strings.Builder
@@ -86,6 +86,31 @@ func TestMatcherSingleStopEqualsIndex(t *testing.T) {
 			t.Fatalf("shown %q, want %q", shown, want)
 		}
 	})
+}
+
+func TestMatcherPrefersTheLongestAtOnePlace(t *testing.T) {
+	tok := byteTokenizer(t)
+	for name, c := range map[string]struct {
+		stops []string
+		want  string
+	}{
+		"long first":     {[]string{"cab", "ab", "b"}, "x"},
+		"short first":    {[]string{"b", "ab", "cab"}, "x"},
+		"inner is first": {[]string{"cabd", "a"}, "xc"},
+		"empty ignored":  {[]string{"", "b"}, "xca"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := NewMatcher(tok.NewStream(nil, true), MatchOptions{Stop: c.stops})
+			shown := ""
+			for _, b := range []byte("xcabdy") {
+				s, _ := m.Push(int32(b))
+				shown += s
+			}
+			if shown += m.Flush(); shown != c.want || !m.Stopped() {
+				t.Errorf("shown %q, want %q", shown, c.want)
+			}
+		})
+	}
 }
 
 // Nothing is shown late: what cannot begin a stop string comes at once.
