@@ -28,13 +28,13 @@ INLINE __m256 float8(const uint8_t *p) { return _mm256_loadu_ps((const float *)p
 INLINE __m256 group_scale(const tm_panel *p, const int format, size_t g, const int h, const int side)
 {
 	switch (format) {
-	case FMT_W4_1: return half8(p->scale + g * 64 + side * 16);
-	case FMT_W4_K:
+	case FMT_W4_1: case FMT_W8_1: return half8(p->scale + g * 64 + side * 16);
+	case FMT_W4_K: case FMT_W8_K:
 		return _mm256_mul_ps(half8(p->super + g / 8 * 64 + side * 16), byte8(p->scale + g * 32 + side * 8));
 	case FMT_W8_S:
 		return _mm256_mul_ps(half8(p->super + g / 8 * 32 + side * 16), sbyte8(p->scale + g * 32 + h * 16 + side * 8));
 	case FMT_W16: return float8(p->scale + g * 64 + side * 32);
-	case FMT_W8_FM: case FMT_W16_M: return float8(p->scale + g * 128 + side * 32);
+	case FMT_W16_M: return float8(p->scale + g * 128 + side * 32);
 	case FMT_W16_S: return float8(p->scale + g * 128 + h * 64 + side * 32);
 	}
 	return half8(p->scale + g * 32 + side * 16);  // W4_0, W8
@@ -42,9 +42,9 @@ INLINE __m256 group_scale(const tm_panel *p, const int format, size_t g, const i
 
 INLINE __m256 group_min(const tm_panel *p, const int format, size_t g, const int side)
 {
-	if (format == FMT_W4_1)
+	if (format == FMT_W4_1 || format == FMT_W8_1)
 		return half8(p->scale + g * 64 + 32 + side * 16);
-	if (format == FMT_W4_K)
+	if (format == FMT_W4_K || format == FMT_W8_K)
 		return _mm256_xor_ps(_mm256_set1_ps(-0.0f), _mm256_mul_ps(half8(p->super + g / 8 * 64 + 32 + side * 16),
 		                                                       byte8(p->scale + g * 32 + 16 + side * 8)));
 	return float8(p->scale + g * 128 + 64 + side * 32);
@@ -74,7 +74,7 @@ INLINE void add_group(const tm_panel *p, const uint8_t *w, const int32_t *rec, i
 				acc[r][s] = _mm256_fmadd_ps(group_min(p, format, g, s),
 					_mm256_set1_ps(((const float *)rec)[TM_PAIRS * width + r]), acc[r][s]);
 	const int step = tm_has_halves(format) ? TM_PAIRS / 2 : TM_PAIRS;
-	UNROLL for (int h = 0; h < TM_PAIRS / step; h++) {
+	for (int h = 0; h < TM_PAIRS / step; h++) {
 		__m256i sum[ROWS][2];
 		UNROLL for (int r = 0; r < R; r++)
 			sum[r][0] = sum[r][1] = _mm256_setzero_si256();
@@ -128,13 +128,13 @@ INLINE void dot_format(const tm_panel *p, const int32_t *tile, int width, float 
 
 #define DOT(F) \
 	static void dot_##F(const tm_panel *p, const int32_t *t, int width, float *o) { dot_format(p, t, width, o, FMT_##F); }
-DOT(W4_0) DOT(W4_1) DOT(W4_K) DOT(W8) DOT(W8_FM) DOT(W8_S) DOT(W16) DOT(W16_M) DOT(W16_S)
+DOT(W4_0) DOT(W4_1) DOT(W4_K) DOT(W8) DOT(W8_1) DOT(W8_K) DOT(W8_S) DOT(W16) DOT(W16_M) DOT(W16_S)
 
 static void dot(const tm_panel *p, int num, const uint8_t *tile, int width, float *out)
 {
 	static void (*const by_format[])(const tm_panel *, const int32_t *, int, float *) = {
 		[FMT_W4_0] = dot_W4_0, [FMT_W4_1] = dot_W4_1, [FMT_W4_K] = dot_W4_K,
-		[FMT_W8] = dot_W8, [FMT_W8_FM] = dot_W8_FM, [FMT_W8_S] = dot_W8_S,
+		[FMT_W8] = dot_W8, [FMT_W8_1] = dot_W8_1, [FMT_W8_K] = dot_W8_K, [FMT_W8_S] = dot_W8_S,
 		[FMT_W16] = dot_W16, [FMT_W16_M] = dot_W16_M, [FMT_W16_S] = dot_W16_S,
 	};
 	for (int i = 0; i < num; i++)
@@ -167,7 +167,8 @@ static void widen(const tm_panel *p, uint8_t *dst)
 	case FMT_W4_1: widen_format(p, dst, FMT_W4_1); break;
 	case FMT_W4_K: widen_format(p, dst, FMT_W4_K); break;
 	case FMT_W8: widen_format(p, dst, FMT_W8); break;
-	case FMT_W8_FM: widen_format(p, dst, FMT_W8_FM); break;
+	case FMT_W8_1: widen_format(p, dst, FMT_W8_1); break;
+	case FMT_W8_K: widen_format(p, dst, FMT_W8_K); break;
 	case FMT_W8_S: widen_format(p, dst, FMT_W8_S); break;
 	}
 }

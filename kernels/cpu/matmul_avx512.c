@@ -27,11 +27,12 @@ INLINE __m512 sbyte16(const uint8_t *p)
 INLINE __m512 group_scale(const tm_panel *p, const int format, size_t g, const int h)
 {
 	switch (format) {
-	case FMT_W4_1: return half16(p->scale + g * 64);
-	case FMT_W4_K: return _mm512_mul_ps(half16(p->super + g / 8 * 64), byte16(p->scale + g * 32));
+	case FMT_W4_1: case FMT_W8_1: return half16(p->scale + g * 64);
+	case FMT_W4_K: case FMT_W8_K:
+		return _mm512_mul_ps(half16(p->super + g / 8 * 64), byte16(p->scale + g * 32));
 	case FMT_W8_S: return _mm512_mul_ps(half16(p->super + g / 8 * 32), sbyte16(p->scale + g * 32 + h * 16));
 	case FMT_W16: return _mm512_loadu_ps(p->scale + g * 64);
-	case FMT_W8_FM: case FMT_W16_M: return _mm512_loadu_ps(p->scale + g * 128);
+	case FMT_W16_M: return _mm512_loadu_ps(p->scale + g * 128);
 	case FMT_W16_S: return _mm512_loadu_ps(p->scale + g * 128 + h * 64);
 	}
 	return half16(p->scale + g * 32);  // W4_0, W8
@@ -39,9 +40,9 @@ INLINE __m512 group_scale(const tm_panel *p, const int format, size_t g, const i
 
 INLINE __m512 group_min(const tm_panel *p, const int format, size_t g)
 {
-	if (format == FMT_W4_1)
+	if (format == FMT_W4_1 || format == FMT_W8_1)
 		return half16(p->scale + g * 64 + 32);
-	if (format == FMT_W4_K)
+	if (format == FMT_W4_K || format == FMT_W8_K)
 		return _mm512_sub_ps(_mm512_set1_ps(-0.0f), _mm512_mul_ps(half16(p->super + g / 8 * 64 + 32),
 		                                                       byte16(p->scale + g * 32 + 16)));
 	return _mm512_loadu_ps(p->scale + g * 128 + 64);
@@ -117,7 +118,7 @@ INLINE void finish(const __m512 *acc, const int32_t *tile, float *out, const int
 INLINE size_t packed_bytes(const int format) { return tm_is_w4(format) ? 256 : 512; }
 
 // lines_ahead is how many cache lines a group's share of a panel touches.
-INLINE int lines_ahead(const int format) { return tm_is_w4(format) ? 5 : format == FMT_W8_FM ? 10 : 9; }
+INLINE int lines_ahead(const int format) { return tm_is_w4(format) ? 5 : 9; }
 
 // dot_packed multiplies a panel as it lies in memory with R rows.
 INLINE void dot_packed(const tm_panel *p, const int32_t *tile, float *out, const int format, const int R)
@@ -183,7 +184,7 @@ INLINE void dot_wide(const tm_panel *p, const int32_t *tile, float *out, const i
 			UNROLL for (int i = 0; i < P; i++)
 				add_min(acc[i], rec, group_min(&p[i], format, g), R);
 		const int step = tm_has_halves(format) ? TM_PAIRS / 2 : TM_PAIRS;
-		UNROLL for (int h = 0; h < TM_PAIRS / step; h++) {
+		for (int h = 0; h < TM_PAIRS / step; h++) {
 			dots_wide(w, rec, P, R, h * step, h * step + step, sum);
 			UNROLL for (int i = 0; i < P; i++)
 				add_dots(acc[i], sum[i], group_scale(&p[i], format, g, h), R);
@@ -206,15 +207,16 @@ typedef void dot_fn(const tm_panel *p, const int32_t *tile, float *out);
 	packed_##F##_4, packed_##F##_5, packed_##F##_6, packed_##F##_7, packed_##F##_8}
 #define WIDE_TABLE(F, P) [FMT_##F] = {wide_##F##_##P##_1, wide_##F##_##P##_2, wide_##F##_##P##_3, \
 	wide_##F##_##P##_4, wide_##F##_##P##_5, wide_##F##_##P##_6}
-PACKED_ROWS(W4_0) PACKED_ROWS(W4_1) PACKED_ROWS(W4_K) PACKED_ROWS(W8) PACKED_ROWS(W8_FM) PACKED_ROWS(W8_S)
+PACKED_ROWS(W4_0) PACKED_ROWS(W4_1) PACKED_ROWS(W4_K) PACKED_ROWS(W8) PACKED_ROWS(W8_1)
+PACKED_ROWS(W8_K) PACKED_ROWS(W8_S)
 WIDE_ROWS(W16, 1) WIDE_ROWS(W16_M, 1) WIDE_ROWS(W16_S, 1)
 WIDE_ROWS(W16, 2) WIDE_ROWS(W16_M, 2) WIDE_ROWS(W16_S, 2)
 
 static void dot(const tm_panel *p, int num, const uint8_t *tile, int width, float *out)
 {
 	static dot_fn *const one[][TM_TILE] = {
-		PACKED_TABLE(W4_0), PACKED_TABLE(W4_1), PACKED_TABLE(W4_K), PACKED_TABLE(W8), PACKED_TABLE(W8_FM),
-		PACKED_TABLE(W8_S), WIDE_TABLE(W16, 1), WIDE_TABLE(W16_M, 1), WIDE_TABLE(W16_S, 1),
+		PACKED_TABLE(W4_0), PACKED_TABLE(W4_1), PACKED_TABLE(W4_K), PACKED_TABLE(W8), PACKED_TABLE(W8_1),
+		PACKED_TABLE(W8_K), PACKED_TABLE(W8_S), WIDE_TABLE(W16, 1), WIDE_TABLE(W16_M, 1), WIDE_TABLE(W16_S, 1),
 	};
 	static dot_fn *const two[][TM_TILE] = {WIDE_TABLE(W16, 2), WIDE_TABLE(W16_M, 2), WIDE_TABLE(W16_S, 2)};
 	(num == 2 ? two : one)[p->format][width - 1](p, (const int32_t *)tile, out);

@@ -17,7 +17,8 @@
 //   W4_1    -                 f16 scale, f16 min        s*q + m
 //   W4_K    f16 d, f16 dmin   u8 scale, u8 min          d*s*q - dmin*m
 //   W8      -                 f16 scale                 s*q
-//   W8_FM   -                 f32 scale, f32 min        s*q + m
+//   W8_1    -                 f16 scale, f16 min        s*q + m
+//   W8_K    f16 d, f16 dmin   u8 scale, u8 min          d*s*q - dmin*m
 //   W8_S    f16 d             2 x s8 scale (16 k each)  d*s*q
 //   W16     -                 f32 scale                 s*q
 //   W16_M   -                 f32 scale, f32 min        s*q + m
@@ -32,7 +33,8 @@ enum {
 	FMT_W4_1,
 	FMT_W4_K,
 	FMT_W8,
-	FMT_W8_FM,
+	FMT_W8_1,
+	FMT_W8_K,
 	FMT_W8_S,
 	FMT_W16,
 	FMT_W16_M,
@@ -67,7 +69,8 @@ static inline int tm_is_w4(int format) { return format <= FMT_W4_K; }
 static inline int tm_is_quantised(int format) { return format < FMT_F32; }
 static inline int tm_has_min(int format)
 {
-	return format == FMT_W4_1 || format == FMT_W4_K || format == FMT_W8_FM || format == FMT_W16_M;
+	return format == FMT_W4_1 || format == FMT_W4_K || format == FMT_W8_1 || format == FMT_W8_K ||
+	       format == FMT_W16_M;
 }
 static inline int tm_has_halves(int format) { return format == FMT_W8_S || format == FMT_W16_S; }
 static inline int tm_widened(int format)

@@ -45,12 +45,12 @@ static void scales(const tm_panel *p, int g, float s[2][TM_PANEL], float min[TM_
 		case FMT_W4_0: case FMT_W8:
 			s[0][c] = tm_half(tm_load16(p->scale + g * 32 + c * 2));
 			break;
-		case FMT_W4_1:
+		case FMT_W4_1: case FMT_W8_1:
 			b = p->scale + g * 64 + c * 2;
 			s[0][c] = tm_half(tm_load16(b));
 			min[c] = tm_half(tm_load16(b + 32));
 			break;
-		case FMT_W4_K:
+		case FMT_W4_K: case FMT_W8_K:
 			b = p->scale + g * 32 + c;
 			u = p->super + g / 8 * 64 + c * 2;
 			s[0][c] = tm_half(tm_load16(u)) * (float)b[0];
@@ -59,7 +59,7 @@ static void scales(const tm_panel *p, int g, float s[2][TM_PANEL], float min[TM_
 		case FMT_W16:
 			s[0][c] = tm_load_f32(p->scale + g * 64 + c * 4);
 			break;
-		case FMT_W8_FM: case FMT_W16_M:
+		case FMT_W16_M:
 			s[0][c] = tm_load_f32(p->scale + g * 128 + c * 4);
 			min[c] = tm_load_f32(p->scale + g * 128 + 64 + c * 4);
 			break;

@@ -16,8 +16,8 @@ static const struct {
 	[TM_F32] = {1, 4, FMT_F32},        [TM_F16] = {1, 2, FMT_F16},
 	[TM_BF16] = {1, 2, FMT_BF16},      [TM_Q4_0] = {32, 18, FMT_W4_0},
 	[TM_Q4_1] = {32, 20, FMT_W4_1},    [TM_Q5_0] = {32, 22, FMT_W8},
-	[TM_Q5_1] = {32, 24, FMT_W8_FM},   [TM_Q8_0] = {32, 34, FMT_W8},
-	[TM_Q4_K] = {256, 144, FMT_W4_K},  [TM_Q5_K] = {256, 176, FMT_W8_FM},
+	[TM_Q5_1] = {32, 24, FMT_W8_1},   [TM_Q8_0] = {32, 34, FMT_W8},
+	[TM_Q4_K] = {256, 144, FMT_W4_K},  [TM_Q5_K] = {256, 176, FMT_W8_K},
 	[TM_Q6_K] = {256, 210, FMT_W8_S},
 };
 
@@ -38,7 +38,8 @@ tm_sections tm_format_sections(int format, int k)
 		int super, scale, w;
 	} sizes[] = {
 		[FMT_W4_0] = {0, 32, 256},  [FMT_W4_1] = {0, 64, 256},   [FMT_W4_K] = {64, 32, 256},
-		[FMT_W8] = {0, 32, 512},    [FMT_W8_FM] = {0, 128, 512}, [FMT_W8_S] = {32, 32, 512},
+		[FMT_W8] = {0, 32, 512},    [FMT_W8_1] = {0, 64, 512},   [FMT_W8_K] = {64, 32, 512},
+		[FMT_W8_S] = {32, 32, 512},
 		[FMT_W16] = {0, 64, 1024},  [FMT_W16_M] = {0, 128, 1024}, [FMT_W16_S] = {0, 128, 1024},
 	};
 	size_t n = (size_t)k, groups = n / TM_GROUP;
@@ -156,8 +157,6 @@ static void group_levels(int dtype, const uint8_t *row, int g, uint8_t q[TM_GROU
 	}
 }
 
-// Where column c of a group's scales goes.
-static void put_f32(uint8_t *run, int c, float v) { memcpy(run + c * 4, &v, 4); }
 static void put_16(uint8_t *run, int c, const uint8_t *v) { memcpy(run + c * 2, v, 2); }
 
 // pack_scales writes what scales column c of group g.
@@ -165,28 +164,18 @@ static void pack_scales(int dtype, const uint8_t *row, int g, uint8_t *super, ui
 {
 	const uint8_t *b = row + (size_t)(g * TM_GROUP / dtypes[dtype].elems) * dtypes[dtype].bytes;
 	int s = g / (SUPER / TM_GROUP), j = g % (SUPER / TM_GROUP);
-	uint8_t sc, mn;
 	switch (dtype) {
 	case TM_Q4_0: case TM_Q5_0: case TM_Q8_0:
 		put_16(scale + g * 32, c, b);
 		break;
-	case TM_Q4_1:
+	case TM_Q4_1: case TM_Q5_1:
 		put_16(scale + g * 64, c, b);
 		put_16(scale + g * 64 + 32, c, b + 2);
 		break;
-	case TM_Q5_1:
-		put_f32(scale + g * 128, c, tm_half(tm_load16(b)));
-		put_f32(scale + g * 128 + 64, c, tm_half(tm_load16(b + 2)));
-		break;
-	case TM_Q4_K:
+	case TM_Q4_K: case TM_Q5_K:
 		put_16(super + s * 64, c, b);
 		put_16(super + s * 64 + 32, c, b + 2);
 		k_scale(b + 4, j, &scale[g * 32 + c], &scale[g * 32 + 16 + c]);
-		break;
-	case TM_Q5_K:  // 11-bit significand times 6 bits: the products are exact
-		k_scale(b + 4, j, &sc, &mn);
-		put_f32(scale + g * 128, c, tm_half(tm_load16(b)) * (float)sc);
-		put_f32(scale + g * 128 + 64, c, -(tm_half(tm_load16(b + 2)) * (float)mn));
 		break;
 	case TM_Q6_K:
 		put_16(super + s * 32, c, b + 208);
@@ -253,18 +242,14 @@ static float level_scale(const tm_panel *p, int g, int h, int c, float *min)
 	const uint8_t *s;
 	*min = 0;
 	switch (p->format) {
-	case FMT_W4_1:
+	case FMT_W4_1: case FMT_W8_1:
 		s = p->scale + g * 64 + c * 2;
 		*min = tm_half(tm_load16(s + 32));
 		return tm_half(tm_load16(s));
-	case FMT_W4_K:
+	case FMT_W4_K: case FMT_W8_K:
 		s = p->super + g / 8 * 64 + c * 2;
 		*min = -(tm_half(tm_load16(s + 32)) * (float)p->scale[g * 32 + 16 + c]);
 		return tm_half(tm_load16(s)) * (float)p->scale[g * 32 + c];
-	case FMT_W8_FM:
-		s = p->scale + g * 128 + c * 4;
-		*min = tm_load_f32(s + 64);
-		return tm_load_f32(s);
 	case FMT_W8_S:
 		s = p->super + g / 8 * 32 + c * 2;
 		return tm_half(tm_load16(s)) * (float)(int8_t)p->scale[g * 32 + h * 16 + c];
