@@ -44,6 +44,23 @@ static void plan_seq(tm_program *p, int seq, int head_span, size_t *floats) {
   }
 }
 
+// How many query heads go together: all that share a KV head, unless that would
+// leave workers without a task.
+static int choose_head_span(const tm_program *p) {
+  const tm_batch *b = p->batch;
+  const int group_heads = p->heads / p->kv.kv_heads, wanted = 2 * p->threads;
+  const int most = group_heads < TM_ATT_ROWS ? group_heads : TM_ATT_ROWS;
+  int tasks = 0;
+  for (int s = 0; s < b->seqs && tasks < wanted; s++) {
+    const int rows = b->row_start[s + 1] - b->row_start[s];
+    const int tiles = (rows * most + TM_ATT_ROWS - 1) / TM_ATT_ROWS;
+    const int splits = (b->pos_start[s] + rows + TM_SPLIT - 1) / TM_SPLIT;
+    tasks += (tiles > 1 ? tiles : splits) * p->kv.kv_heads;
+  }
+  if (tasks >= wanted || p->threads == 1) return most;
+  return at_least_one(most / ((wanted + tasks - 1) / at_least_one(tasks)));
+}
+
 void tm_plan(tm_program *p) {
   const tm_batch *b = p->batch;
   p->num_tasks = p->num_groups = 0;
@@ -54,14 +71,7 @@ void tm_plan(tm_program *p) {
     }
   }
   if (p->heads == 0) return;
-  // All heads that share a KV head go together, unless that would leave workers
-  // without a task.
-  const int group_heads = p->heads / p->kv.kv_heads, wanted = 2 * p->threads;
-  int head_span = group_heads < TM_ATT_ROWS ? group_heads : TM_ATT_ROWS;
-  if (p->threads > 1 && b->rows * p->kv.kv_heads < wanted) {
-    const int parts = (wanted + b->rows * p->kv.kv_heads - 1) / at_least_one(b->rows * p->kv.kv_heads);
-    head_span = at_least_one(head_span / at_least_one(parts));
-  }
+  const int head_span = choose_head_span(p);
   size_t floats = 0;
   for (int s = 0; s < b->seqs; s++) plan_seq(p, s, head_span, &floats);
 }

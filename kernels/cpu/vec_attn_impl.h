@@ -18,12 +18,22 @@ typedef struct {
 } split_kv;
 
 // Tiles of a pool are far apart, which defeats the processor's own prefetching:
-// while a tile's keys are multiplied, the next keys and its values are fetched.
-TM_FN void fetch_ahead(const int tiles, const split_kv *kv, int t0, int i) {
-  TM_UNROLL for (int t = 0; t < tiles; t++) {
-    __builtin_prefetch(kv->k[t0 + tiles + t] + (size_t)i * kv->line, 0, 3);
-    __builtin_prefetch(kv->v[t0 + t] + (size_t)i * 64, 0, 2);
+// while keys are multiplied, the next keys and these tokens' values are fetched,
+// a tile after the other, `tiles` lines at a time.
+typedef struct {
+  int tile, at;
+} fetcher;
+
+TM_FN void fetch_ahead(const int tiles, const split_kv *x, int lines, fetcher *f) {
+  const char *k = x->k[f->tile + tiles] + (size_t)f->at * x->line, *v = x->v[f->tile] + (size_t)f->at * 64;
+  TM_UNROLL for (int i = 0; i < tiles; i++) {
+    __builtin_prefetch(k + (size_t)i * x->line, 0, 3);
+    __builtin_prefetch(v + i * 64, 0, 2);
   }
+  f->at += tiles;
+  if (f->at < lines) return;
+  f->at = 0;
+  f->tile++;
 }
 
 // Scores of rows x tiles (16 tokens each): s[r][16*t..] = q[r] . k. A tile's
@@ -32,11 +42,12 @@ TM_FN void qk_tile(const int rows, const int tiles, const int f32, const float *
                    float *s) {
   const char *const *k = x->k + t0;
   const size_t line = x->line;
+  fetcher next = {.tile = t0};
   v16 acc[24];
   TM_UNROLL for (int i = 0; i < rows * tiles; i++) acc[i] = v_zero();
   if (f32) {
     for (int d = 0; d < hd; d++) {
-      fetch_ahead(tiles, x, t0, d);
+      fetch_ahead(tiles, x, hd, &next);
       v16 kv[4];
       TM_UNROLL for (int t = 0; t < tiles; t++) kv[t] = v_load((const float *)(const void *)(k[t] + (size_t)d * line));
       TM_UNROLL for (int r = 0; r < rows; r++) {
@@ -47,7 +58,7 @@ TM_FN void qk_tile(const int rows, const int tiles, const int f32, const float *
   } else {
     for (int d = 0; d < hd; d += 2) {
       const size_t at = (size_t)(d / 2) * line;
-      fetch_ahead(tiles, x, t0, d / 2);
+      fetch_ahead(tiles, x, hd / 2, &next);
       v16 kv[4];
       TM_UNROLL for (int t = 0; t < tiles; t++) kv[t] = v_bf16_lo((const uint16_t *)(const void *)(k[t] + at));
       TM_UNROLL for (int r = 0; r < rows; r++) {
