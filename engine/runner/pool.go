@@ -64,3 +64,11 @@ func number(path string) int64 {
 	n, _ := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
 	return n
 }
+
+// AvailableMemory returns the bytes this process may still use, 0 if unknown,
+// and MemoryShare the part of them that the pools of all workers on a host may
+// take together when nobody says how large they should be.
+func AvailableMemory() int64 { return availableMemory() }
+
+// MemoryShare is described at AvailableMemory.
+func MemoryShare() float64 { return memoryShare }
