@@ -84,7 +84,7 @@ func (s *Server) contextAttempt(ctx context.Context, p *RoutePlan, inst discover
 	if h != nil {
 		l.tokens = 1
 	}
-	s.report(l, lerr == nil)
+	s.report(l, lerr)
 	return h, lerr
 }
 

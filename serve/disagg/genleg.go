@@ -103,7 +103,7 @@ func (s *Server) runGen(ctx context.Context, g *genAttempt) *legError {
 	} else {
 		lerr = s.relayWhole(l, g)
 	}
-	s.report(l, lerr == nil)
+	s.report(l, lerr)
 	return lerr
 }
 

@@ -172,7 +172,10 @@ func (m meter) Read(p []byte) (int, error) {
 	return n, err //nolint:wrapcheck // a Reader hands on what it wraps
 }
 
-// report tells the observer how the attempt ended.
-func (s *Server) report(l *leg, ok bool) {
-	s.obs.LegEnded(LegEnd{Role: string(l.role), OK: ok, First: l.first, Total: s.now().Sub(l.started), Tokens: l.tokens})
+// report tells the observer how the attempt ended, and has a worker probed whose answer broke off.
+func (s *Server) report(l *leg, e *legError) {
+	if e != nil && (e.fault == faultBroken || e.fault == faultRace) {
+		s.reg.Suspect(l.inst.ID)
+	}
+	s.obs.LegEnded(LegEnd{Role: string(l.role), OK: e == nil, First: l.first, Total: s.now().Sub(l.started), Tokens: l.tokens})
 }

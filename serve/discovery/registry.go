@@ -150,10 +150,15 @@ func (r *Registry) LegEnded(id string, connected bool) {
 		r.log.Warn("worker refuses connections, breaker open", "server", id, "for", breakerOpenFor)
 	}
 	if !connected {
-		select {
-		case r.kick[id] <- struct{}{}:
-		default:
-		}
+		r.Suspect(id)
+	}
+}
+
+// Suspect asks for a probe of a worker at once, because an exchange with it broke.
+func (r *Registry) Suspect(id string) {
+	select {
+	case r.kick[id] <- struct{}{}:
+	default:
 	}
 }
 
