@@ -1,7 +1,9 @@
 package openai
 
 import (
+	"bytes"
 	"encoding/json"
+	"slices"
 	"strconv"
 )
 
@@ -166,33 +168,26 @@ func AppendCompletionLogprobs(dst []byte, tokens []TokenLogprob) []byte {
 	return append(dst, `]}`...)
 }
 
-// appendTopMap writes alternatives as an object keyed by text. Two tokens with
-// equal text keep the better one; the chosen token is always in it.
+// appendTopMap writes alternatives as an object keyed by text. Tokens whose text
+// is the same as JSON, as that of two halves of characters is, keep the best one;
+// the chosen token is always in it.
 func appendTopMap(dst []byte, t *TokenLogprob) []byte {
 	dst = append(dst, '{')
-	n := 0
+	var keys [][]byte
+	add := func(e *TokenLogprob) {
+		key := AppendString(nil, e.Text)
+		if slices.ContainsFunc(keys, func(k []byte) bool { return bytes.Equal(k, key) }) {
+			return
+		}
+		dst = append(comma(dst, len(keys)), key...)
+		dst = AppendFloat(append(dst, ':'), e.Logprob)
+		keys = append(keys, key)
+	}
 	for i := range t.Top {
-		if seenText(t.Top[:i], t.Top[i].Text) {
-			continue
-		}
-		dst = AppendString(comma(dst, n), t.Top[i].Text)
-		dst = AppendFloat(append(dst, ':'), t.Top[i].Logprob)
-		n++
+		add(&t.Top[i])
 	}
-	if !seenText(t.Top, t.Text) {
-		dst = AppendString(comma(dst, n), t.Text)
-		dst = AppendFloat(append(dst, ':'), t.Logprob)
-	}
+	add(t)
 	return append(dst, '}')
-}
-
-func seenText(list []TokenLogprob, text string) bool {
-	for i := range list {
-		if list[i].Text == text {
-			return true
-		}
-	}
-	return false
 }
 
 func comma(dst []byte, i int) []byte {
