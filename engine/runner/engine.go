@@ -123,7 +123,7 @@ func (e *Engine) Info() Info { return e.cfg.Info }
 // queue. opaque is the encoded handle of a GenerationOnly request. The error is
 // a *request.Error when the request was refused, else ctx's or ErrStopped.
 func (e *Engine) Submit(ctx context.Context, r *request.Request, opaque []byte) (*Stream, error) {
-	sub := submission{ctx: ctx, req: r, stream: newStream(e, r.ID), done: make(chan struct{})}
+	sub := &submission{ctx: ctx, req: r, stream: newStream(e, r.ID), done: make(chan struct{})}
 	if r.Kind != request.Full && e.transport == nil {
 		return nil, request.Invalid("disaggregated_params", "this worker has no cache_transceiver_config, so it takes whole requests only")
 	}
@@ -145,8 +145,8 @@ func (e *Engine) Submit(ctx context.Context, r *request.Request, opaque []byte) 
 	case <-e.done:
 		return nil, ErrStopped
 	}
-	if err := sub.stream.refused(); err != nil {
-		return nil, err
+	if sub.refused != nil {
+		return nil, sub.refused
 	}
 	return sub.stream, nil
 }
@@ -266,6 +266,7 @@ func (e *Engine) read() {
 			e.core.Cancel(now, s.req.ID)
 		}
 		e.carry()
+		s.refused = s.stream.refused()
 		close(s.done)
 	}
 	clear(e.mail.events)

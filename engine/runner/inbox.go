@@ -10,13 +10,15 @@ import (
 )
 
 // submission is a request on its way to the core. done is closed once the core
-// has taken or refused it.
+// has taken it or, with refused set, has not.
 type submission struct {
 	ctx    context.Context // the submitter's; ended means nobody waits for the answer
 	req    *request.Request
 	handle *transfer.Handle
 	stream *Stream
-	done   chan struct{}
+
+	refused *request.Error // written before done is closed
+	done    chan struct{}
 }
 
 // abort asks the core to end a hand-over; the answer goes to reply.
@@ -32,7 +34,7 @@ type inbox struct {
 	cancels []request.ID
 	aborts  []abort
 	events  []any // transfer messages, in order of arrival
-	new     []submission
+	new     []*submission
 	closed  bool
 
 	// wake has a token whenever something was put in since the last take.
@@ -62,7 +64,7 @@ type mail struct {
 	cancels []request.ID
 	aborts  []abort
 	events  []any
-	new     []submission
+	new     []*submission
 }
 
 // take moves everything into m, which is overwritten.

@@ -117,7 +117,11 @@ func (l *Loaded) text(ck *model.Checkpoint, log *slog.Logger) (err error) {
 		}
 		return l.Tokenizer.Token(id)
 	}
-	l.Template, err = chat.NewTemplate(d.ChatTemplate, chat.Options{BOS: token(d.BOS), EOS: token(d.EOS), Pad: token(d.PAD), Unk: token(d.UNK)})
+	eos := d.EOS
+	if own := l.Tokenizer.EOS(); len(own) > 0 {
+		eos = own[0] // what the tokenizer's files name, where config.json may list several
+	}
+	l.Template, err = chat.NewTemplate(d.ChatTemplate, chat.Options{BOS: token(l.Tokenizer.BOS()), EOS: token(eos), Pad: token(d.PAD), Unk: token(d.UNK)})
 	if errors.Is(err, chat.ErrNoTemplate) {
 		log.Warn("the model has no chat template: only /v1/completions will work")
 		return nil

@@ -1,0 +1,75 @@
+"""Measures llama.cpp (through llama-cpp-python) on request of the benchmark program.
+
+Reads one command a line and answers one line, tokens per second:
+    prefill TOKENS          one prompt, logits of its last token
+    decode BATCH DEPTH STEPS   BATCH sequences, each DEPTH tokens deep, STEPS tokens each
+"""
+import ctypes
+import sys
+import time
+
+import llama_cpp as L
+
+path, threads, flash = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "fa"
+silent = L.llama_log_callback(lambda *_: None)  # must outlive the library's use of it
+L.llama_log_set(silent, ctypes.c_void_p(0))
+L.llama_backend_init()
+model = L.llama_model_load_from_file(path.encode(), L.llama_model_default_params())
+vocab = L.llama_vocab_n_tokens(L.llama_model_get_vocab(model))
+
+
+def context(cells, seqs):
+    p = L.llama_context_default_params()
+    p.n_ctx, p.n_batch, p.n_ubatch, p.n_seq_max = cells, 2048, 512, seqs
+    p.n_threads = p.n_threads_batch = threads
+    if hasattr(p, "kv_unified"):
+        p.kv_unified = True
+    if hasattr(p, "flash_attn_type"):
+        p.flash_attn_type = 1 if flash else 0
+    else:
+        p.flash_attn = flash
+    return L.llama_init_from_model(model, p)
+
+
+def feed(ctx, rows):
+    """rows: list of (token, position, sequence, wants logits)"""
+    b = L.llama_batch_init(len(rows), 0, 1)
+    b.n_tokens = len(rows)
+    for i, (t, pos, seq, want) in enumerate(rows):
+        b.token[i], b.pos[i], b.n_seq_id[i], b.logits[i] = t, pos, 1, want
+        b.seq_id[i][0] = seq
+    start = time.perf_counter()
+    if L.llama_decode(ctx, b) != 0:
+        raise SystemExit("llama_decode failed")
+    L.llama_get_logits(ctx)
+    took = time.perf_counter() - start
+    L.llama_batch_free(b)
+    return took
+
+
+def token(i):
+    return 1000 + (i * 7919) % (vocab - 2000)
+
+
+def prefill(n):
+    ctx = context(n + 64, 1)
+    took = feed(ctx, [(token(i), i, 0, i == n - 1) for i in range(n)])
+    L.llama_free(ctx)
+    return n / took
+
+
+def decode(batch, depth, steps):
+    ctx = context(batch * (depth + steps + 32), batch)
+    for s in range(batch):
+        for at in range(0, depth, 512):
+            feed(ctx, [(token(i), i, s, False) for i in range(at, min(depth, at + 512))])
+    took = sum(feed(ctx, [(token(k + s), depth + k, s, True) for s in range(batch)]) for k in range(steps))
+    L.llama_free(ctx)
+    return batch * steps / took
+
+
+prefill(64)
+print("ready", getattr(L, "__version__", "?"), flush=True)
+for line in sys.stdin:
+    cmd, *args = line.split()
+    print("%.2f" % {"prefill": prefill, "decode": decode}[cmd](*map(int, args)), flush=True)
