@@ -325,9 +325,11 @@ INLINE void fdot_rows(const tm_panel *p, const float *tile, float *out, const in
 		}
 	if (k < (size_t)p->k)
 		UNROLL for (int i = 0; i < P; i++) {
-			__m512 w0 = format == FMT_F16 ? half16(p[i].w + k * 32) : _mm512_loadu_ps(p[i].w + k * 64), w1;
-			if (format == FMT_BF16)
+			__m512 w0, w1;
+			if (format == FMT_BF16)  // always whole pairs
 				fweights(p[i].w, format, k, &w0, &w1);
+			else
+				w0 = format == FMT_F16 ? half16(p[i].w + k * 32) : _mm512_loadu_ps(p[i].w + k * 64);
 			UNROLL for (int r = 0; r < R; r++)
 				acc[i][r] = _mm512_fmadd_ps(w0, _mm512_set1_ps(tile[k * R + r]), acc[i][r]);
 		}
