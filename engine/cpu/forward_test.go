@@ -75,6 +75,9 @@ func TestForwardMatchesReference(t *testing.T) {
 			}
 			for _, isa := range levels() {
 				for _, blockTokens := range []int{16, 48} {
+					if (kv.dtype == tensor.F32) == (blockTokens == 48) && name != "heads 9/3 of 64, adjacent" {
+						continue // each size with one cache type is enough for most shapes
+					}
 					t.Run(fmt.Sprintf("%s/%s/%s/%d", name, kv.dtype, isa, blockTokens), func(t *testing.T) {
 						b := build(t, w, Config{
 							Threads: 2, MaxRows: 512, ISA: isa,
