@@ -1,0 +1,157 @@
+"""Ten scenarios of the openai package against a Tandem frontend.
+
+usage: scenarios.py BASE_URL MODEL
+
+Prints a line for each scenario and exits with 1 if one fails.
+"""
+
+import sys
+import traceback
+
+import openai
+
+QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+ANSWER = "The capital of France is Paris."
+
+
+def chat(client, model):
+    r = client.chat.completions.create(model=model, messages=QUESTION, temperature=0, max_tokens=20)
+    assert r.object == "chat.completion" and r.id.startswith("chatcmpl-"), r
+    assert r.choices[0].message.role == "assistant", r
+    assert r.choices[0].message.content == ANSWER, r
+    assert r.choices[0].finish_reason == "stop", r
+    assert r.usage.total_tokens == r.usage.prompt_tokens + r.usage.completion_tokens, r
+    assert r.usage.prompt_tokens_details.cached_tokens >= 0, r
+    text = client.completions.create(model=model, prompt="1, 2, 3, 4,", temperature=0, max_tokens=4)
+    assert text.object == "text_completion" and text.choices[0].text, text
+    assert text.choices[0].finish_reason == "length" and text.usage.completion_tokens == 4, text
+
+
+def stream(client, model):
+    chunks = list(client.chat.completions.create(model=model, messages=QUESTION, temperature=0, max_tokens=20, stream=True))
+    assert chunks[0].choices[0].delta.role == "assistant", chunks[0]
+    assert "".join(c.choices[0].delta.content or "" for c in chunks) == ANSWER, chunks
+    assert [c.choices[0].finish_reason for c in chunks if c.choices[0].finish_reason] == ["stop"], chunks
+    assert len({c.id for c in chunks}) == 1 and len(chunks) > 3, chunks
+    assert all(c.usage is None for c in chunks), chunks
+
+
+def usage_in_last_chunk(client, model):
+    whole = client.chat.completions.create(model=model, messages=QUESTION, temperature=0, max_tokens=20)
+    chunks = list(client.chat.completions.create(
+        model=model, messages=QUESTION, temperature=0, max_tokens=20, stream=True, stream_options={"include_usage": True}))
+    assert chunks[-1].choices == [] and chunks[-1].usage, chunks[-1]
+    assert all(c.usage is None for c in chunks[:-1]), chunks
+    for field in ("prompt_tokens", "completion_tokens", "total_tokens"):
+        assert getattr(chunks[-1].usage, field) == getattr(whole.usage, field), (chunks[-1], whole)
+
+
+def stop(client, model):
+    r = client.chat.completions.create(model=model, messages=QUESTION, temperature=0, max_tokens=20, stop=["rance is"])
+    assert r.choices[0].message.content == "The capital of F", r
+    assert r.choices[0].finish_reason == "stop", r
+    chunks = list(client.chat.completions.create(
+        model=model, messages=QUESTION, temperature=0, max_tokens=20, stop="rance is", stream=True))
+    assert "".join(c.choices[0].delta.content or "" for c in chunks) == "The capital of F", chunks
+
+
+def seed(client, model):
+    def once(n):
+        return client.chat.completions.create(
+            model=model, messages=[{"role": "user", "content": "Tell me a tale."}], temperature=1.2, seed=n, max_tokens=16
+        ).choices[0].message.content
+
+    first = once(7)
+    assert once(7) == first
+    assert any(once(n) != first for n in (8, 9, 10))
+
+
+def logprobs(client, model):
+    r = client.chat.completions.create(
+        model=model, messages=QUESTION, temperature=0, max_tokens=20, logprobs=True, top_logprobs=3)
+    entries = r.choices[0].logprobs.content
+    assert len(entries) == r.usage.completion_tokens, r
+    for e in entries:
+        assert e.logprob <= 0 and len(e.top_logprobs) == 3 and e.top_logprobs[0].token == e.token, e
+    assert bytes(b for e in entries[:-1] for b in e.bytes).decode() == ANSWER, entries
+    text = client.completions.create(model=model, prompt="Water is", temperature=0, max_tokens=3, logprobs=2)
+    lp = text.choices[0].logprobs
+    assert len(lp.tokens) == len(lp.token_logprobs) == len(lp.top_logprobs) == len(lp.text_offset) == 3, lp
+    assert "".join(lp.tokens) == text.choices[0].text, text
+
+
+def error_objects(client, model):
+    def refused(kind, status, param, **body):
+        try:
+            client.chat.completions.create(**{"model": model, "messages": QUESTION, **body})
+        except kind as e:
+            assert e.status_code == status and e.param == param and e.body["message"], (e.body, e.status_code)
+            assert e.type == "invalid_request_error", e.type
+            return
+        raise AssertionError(f"{body} was accepted")
+
+    refused(openai.BadRequestError, 400, "messages", messages=[])
+    refused(openai.BadRequestError, 400, "temperature", temperature=9)
+    refused(openai.BadRequestError, 400, "max_tokens", max_tokens=0)
+    refused(openai.BadRequestError, 400, "n", n=2)
+    refused(openai.NotFoundError, 404, "model", model="no-such-model")
+
+
+def abort_in_mid_stream(client, model):
+    seen = 0
+    with client.chat.completions.create(
+        model=model, messages=[{"role": "user", "content": "Count to a thousand."}], temperature=0, max_tokens=2000, stream=True,
+        extra_body={"ignore_eos": True},
+    ) as s:
+        for chunk in s:
+            seen += 1
+            if seen == 5:
+                break
+    assert seen == 5
+    chat(client, model)
+
+
+def multi_turn(client, model):
+    # Whole blocks of the history come from the cache at each further turn.
+    messages = [{"role": "user", "content": "My name is Ada and I live in a small house near the river. Say hello to me."}]
+    cached = []
+    for question in ("What is my name?", "Where do I live?", None):
+        r = client.chat.completions.create(
+            model=model, messages=messages, temperature=0, max_tokens=24, extra_headers={"X-Session-ID": "ada-1"})
+        cached.append(r.usage.prompt_tokens_details.cached_tokens)
+        messages.append({"role": "assistant", "content": r.choices[0].message.content})
+        if question:
+            messages.append({"role": "user", "content": question})
+    assert cached[1] > 16 and cached[2] > cached[1], cached
+
+
+def models_list(client, model):
+    assert model in [m.id for m in client.models.list()]
+    assert client.models.retrieve(model).id == model
+    try:
+        client.models.retrieve("no-such-model")
+    except openai.NotFoundError:
+        return
+    raise AssertionError("an unknown model was found")
+
+
+SCENARIOS = [chat, stream, usage_in_last_chunk, stop, seed, logprobs, error_objects, abort_in_mid_stream, multi_turn, models_list]
+
+
+def main():
+    base, model = sys.argv[1:]
+    client = openai.OpenAI(base_url=base + "/v1", api_key="none", max_retries=0, timeout=120)
+    failed = 0
+    for scenario in SCENARIOS:
+        try:
+            scenario(client, model)
+            print("ok  ", scenario.__name__)
+        except Exception:
+            failed += 1
+            print("FAIL", scenario.__name__)
+            traceback.print_exc(file=sys.stdout)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
