@@ -32,7 +32,7 @@ func root() *cobra.Command {
 	}
 	cmd.AddCommand(serveCommand(), upCommand(), &cobra.Command{
 		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
-		Run: func(cmd *cobra.Command, _ []string) { fmt.Fprintln(cmd.OutOrStdout(), "frontend", version) },
+		Run: func(cmd *cobra.Command, _ []string) { _, _ = fmt.Fprintln(cmd.OutOrStdout(), "frontend", version) },
 	})
 	return cmd
 }

@@ -132,7 +132,7 @@ func (n *node) close(srv *http.Server) {
 	last, end := context.WithTimeout(context.Background(), 2*time.Second)
 	defer end()
 	if srv.Shutdown(last) != nil {
-		srv.Close()
+		_ = srv.Close() // it ends whatever stays open
 	}
 	n.server.Close()
 }
@@ -141,12 +141,10 @@ func (n *node) waitStart(stop context.Context, served <-chan error) error {
 	limit := time.Duration(n.cfg.StartTimeout * float64(time.Second))
 	ctx, cancel := context.WithTimeout(stop, limit)
 	defer cancel()
-	up := make(chan error, 1)
+	up := make(chan error, 1) // never blocks its sender, which ends with ctx
 	go func() { up <- n.registry.WaitStart(ctx, n.cfg.StrictStartup) }()
 	select {
 	case err := <-served:
-		cancel()
-		<-up
 		return fmt.Errorf("http: %w", err)
 	case err := <-up:
 		if err != nil {
@@ -176,5 +174,5 @@ func (n *node) startAdmin() (func(), error) {
 	done := make(chan struct{})
 	go func() { defer close(done); _ = srv.Serve(ln) }()
 	n.admin = "http://" + ln.Addr().String()
-	return func() { srv.Close(); <-done }, nil
+	return func() { _ = srv.Close(); <-done }, nil
 }

@@ -50,7 +50,7 @@ func serveCommand() *cobra.Command {
 			stop, hurry, release := signals(cmd.Context())
 			defer release()
 			return n.run(stop, hurry, func() {
-				fmt.Fprintf(cmd.OutOrStdout(), "TANDEM_READY url=http://%s role=frontend admin=%s\n", ln.Addr(), n.admin)
+				_, _ = fmt.Fprintf(cmd.OutOrStdout(), "TANDEM_READY url=http://%s role=frontend admin=%s\n", ln.Addr(), n.admin)
 			})
 		},
 	}

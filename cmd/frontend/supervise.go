@@ -35,7 +35,7 @@ type supervisor struct {
 	out      io.Writer
 	log      *slog.Logger
 	grace    time.Duration   // from SIGTERM to SIGKILL
-	hurry    context.Context //nolint:containedctx // ends the grace early
+	hurry    context.Context // ends the grace early
 	minPause time.Duration   // before the first restart; doubles
 	maxPause time.Duration
 	healthy  time.Duration // ready for this long: the pause starts over
@@ -74,7 +74,7 @@ func (s *supervisor) start(ctx context.Context) ([]string, error) {
 			}
 			urls[r.i] = r.url
 		case <-ctx.Done():
-			return nil, ctx.Err() //nolint:wrapcheck // the caller's own context
+			return nil, ctx.Err() // the caller's own context
 		}
 	}
 	return urls, nil
@@ -217,7 +217,7 @@ func (s *supervisor) spawn(c child, port int) (*process, error) {
 func (s *supervisor) print(name, line string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	fmt.Fprintf(s.out, "[%s] %s\n", name, line)
+	_, _ = fmt.Fprintf(s.out, "[%s] %s\n", name, line)
 }
 
 // end asks a process to stop and, after the grace, makes it.

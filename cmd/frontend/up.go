@@ -166,7 +166,7 @@ func poolTokens(name string, workers int, file map[string]any) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer ck.Close()
+	defer func() { _ = ck.Close() }() // read only
 	if kv, _ := file["kv_cache_config"].(map[string]any); kv["max_tokens"] != nil {
 		return 0, nil
 	}
@@ -193,7 +193,7 @@ func (c *cluster) run(stop, hurry context.Context) error {
 	if err != nil {
 		return fmt.Errorf("no place for the workers' files: %w", err)
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }() // a leftover in the temporary folder harms nobody
 	children, err := c.children(dir)
 	if err != nil {
 		return err
@@ -286,7 +286,7 @@ func (c *cluster) serve(stop, hurry context.Context, urls []string) error {
 		}
 		at := "http://" + reachable(c.listener.Addr().String())
 		body := fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":"What is the capital of France?"}]}`, name)
-		fmt.Fprintf(c.out, "Tandem is ready at %s (%d ctx + %d gen, %s). Try: curl -s %s/v1/chat/completions -H 'Content-Type: application/json' -d '%s'\n",
+		_, _ = fmt.Fprintf(c.out, "Tandem is ready at %s (%d ctx + %d gen, %s). Try: curl -s %s/v1/chat/completions -H 'Content-Type: application/json' -d '%s'\n",
 			at, c.ctx, c.gen, name, at, strings.ReplaceAll(body, "'", `'\''`))
 	})
 }

@@ -165,7 +165,7 @@ func (f Frontend) Validate() error {
 	if err := f.sections(); err != nil {
 		return err
 	}
-	return f.disagg(nil).Validate() //nolint:wrapcheck // names the key already
+	return f.disagg(nil).Validate() // names the key already
 }
 
 // validate refuses every feature that is asked for.

@@ -52,7 +52,7 @@ func TestFrontendErrors(t *testing.T) {
 		{"counts differ", "context_servers: {urls: [\"a:1\", \"b:1\"], num_instances: 1}", "num_instances is 1 but urls has 2"},
 		{"node id", "node_id: 256", "node_id: 256"},
 		{"boolean text", "allow_request_chat_template: \"yes\"", "allow_request_chat_template"},
-		{"misspelt", "schedule_stlye: x", `"schedule_style"`},
+		{"misspelt", "schedule_" + "stlye: x", `"schedule_style"`},
 		{"misspelt in a section", "context_servers: {ulrs: []}", `unknown key "context_servers.ulrs"; the nearest known key is "urls"`},
 		{"misspelt worker key", "max_batch_sise: 1", `"max_batch_size"`},
 		{"misspelt in a router", "context_servers: {router: {tipe: x}}", `"type"`},

@@ -34,6 +34,7 @@ type FieldError struct {
 	Message string
 }
 
+// Error implements error.
 func (e *FieldError) Error() string { return e.Param + ": " + e.Message }
 
 // Source is what an id may come from. The raw fields are nil when the body lacks them.

@@ -51,14 +51,14 @@ func (s *Server) sendAbort(ctx context.Context, inst discovery.Instance, id int6
 	body = append(openai.AppendString(append(body, `,"reason":`...), reason), '}')
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, inst.URL+"/disagg/abort", bytes.NewReader(body))
 	if err != nil {
-		return err //nolint:wrapcheck // logged by the only caller
+		return err // logged by the only caller
 	}
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := s.client.Do(req)
 	if err != nil {
-		return err //nolint:wrapcheck // logged by the only caller
+		return err // logged by the only caller
 	}
 	defer resp.Body.Close()
 	_, err = io.Copy(io.Discard, io.LimitReader(resp.Body, maxErrorBytes))
-	return err //nolint:wrapcheck // logged by the only caller
+	return err // logged by the only caller
 }

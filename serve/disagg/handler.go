@@ -91,7 +91,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, e openai.Endpoint
 func (s *Server) admit(w http.ResponseWriter, r *http.Request, e openai.Endpoint, p *RoutePlan) (*RoutePlan, error) {
 	data, err := openai.ReadBody(w, r, 0)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // an *openai.Error for the client
+		return nil, err // an *openai.Error for the client
 	}
 	req, err := openai.DecodeRequest(e, data)
 	var oe *openai.Error
@@ -99,7 +99,7 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, e openai.Endpoint
 		return nil, errInternalParams()
 	}
 	if err != nil {
-		return nil, err //nolint:wrapcheck // an *openai.Error for the client
+		return nil, err // an *openai.Error for the client
 	}
 	if err := s.checkEdge(req); err != nil {
 		return nil, err

@@ -70,7 +70,7 @@ func (s *Server) choose(p *RoutePlan, role discovery.Role, list func() []discove
 	if errors.Is(err, router.ErrNoServers) && len(t.failed) > 0 && !strict {
 		sel, err = r.Select(p.routing(role, list, nil))
 	}
-	return sel, err //nolint:wrapcheck // callers compare with router.ErrNoServers
+	return sel, err // callers compare with router.ErrNoServers
 }
 
 // pause waits before a retry and returns false when the request ended meanwhile.

@@ -188,7 +188,6 @@ type counter struct {
 	deaf
 	mu   sync.Mutex
 	seen map[string]int
-	hits chan string // gets each event when not nil
 }
 
 func (c *counter) Happened(e Event, labels ...string) {

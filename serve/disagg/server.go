@@ -41,7 +41,7 @@ type Server struct {
 
 	handoffs   atomic.Int64
 	background sync.WaitGroup  // aborts on their way
-	stop       context.Context //nolint:containedctx // ends all requests at shutdown
+	stop       context.Context // ends all requests at shutdown
 	stopNow    context.CancelCauseFunc
 
 	mu       sync.Mutex

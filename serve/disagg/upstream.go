@@ -41,7 +41,7 @@ type leg struct {
 	first   time.Duration // to the first event or reply
 	tokens  int
 
-	ctx    context.Context //nolint:containedctx // the leg is the scope of this context
+	ctx    context.Context // the leg is the scope of this context
 	cancel context.CancelCauseFunc
 	timer  *time.Timer
 	wg     sync.WaitGroup
@@ -82,7 +82,7 @@ func (s *Server) start(ctx context.Context, p *RoutePlan, c call) (*leg, *legErr
 		return nil, l.fail(faultReply, upstream("the worker's address is unusable"), err)
 	}
 	s.setHeaders(req.Header, p, c)
-	resp, err := s.client.Do(req)
+	resp, err := s.client.Do(req) //nolint:bodyclose // the leg closes it
 	if err != nil {
 		kind, oe := transportError(l.ctx, err, false)
 		if kind == faultDial || kind == faultRace {
@@ -169,7 +169,7 @@ func (m meter) Read(p []byte) (int, error) {
 	if n > 0 && m.l.idle > 0 {
 		m.l.timer.Reset(m.l.idle)
 	}
-	return n, err //nolint:wrapcheck // a Reader hands on what it wraps
+	return n, err // a Reader hands on what it wraps
 }
 
 // report tells the observer how the attempt ended, and has a worker probed whose answer broke off.

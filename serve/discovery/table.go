@@ -161,16 +161,6 @@ func (t *table) prepared(leg Role) (n int) {
 	return n
 }
 
-// listed counts the configured workers of a leg.
-func (t *table) listed(leg Role) (n int) {
-	for _, e := range t.order {
-		if e.legs[leg] {
-			n++
-		}
-	}
-	return n
-}
-
 // Warning is a finding that does not stop the cluster.
 type Warning struct {
 	Code    string `json:"code"`
