@@ -3,6 +3,8 @@ package disagg
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"net/http"
 
 	"tandem/serve/discovery"
 	"tandem/serve/openai"
@@ -101,7 +103,11 @@ func (s *Server) finish(ctx context.Context, p *RoutePlan, out *client, err erro
 		return true
 	}
 	e := s.clientError(err)
-	s.log.Warn("request failed", "request_id", p.RequestID, "status", e.Status, "error", err)
+	level := slog.LevelDebug // a client's own mistake is nobody's alarm
+	if e.Status >= http.StatusInternalServerError {
+		level = slog.LevelWarn
+	}
+	s.log.Log(ctx, level, "request failed", "request_id", p.RequestID, "status", e.Status, "error", err)
 	return out.fail(e)
 }
 
