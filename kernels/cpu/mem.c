@@ -15,24 +15,26 @@ static const size_t align = (size_t)2 << 20;
 
 static size_t whole(size_t bytes) { return (bytes + align - 1) / align * align; }
 
-void *tm_map(size_t bytes, int huge) {
-  if (bytes == 0 || bytes > SIZE_MAX / 2) return NULL;
-  const size_t size = whole(bytes);
-  char *p = mmap(NULL, size + align, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (p == MAP_FAILED) return NULL;
-  // Give back what lies before the boundary and behind the end.
-  const size_t head = (align - (uintptr_t)p % align) % align;
-  if (head) munmap(p, head);
-  if (align - head) munmap(p + head + size, align - head);
-  p += head;
+void *tm_map(size_t bytes, int huge)
+{
+	if (bytes == 0 || bytes > SIZE_MAX / 2) return NULL;
+	const size_t size = whole(bytes);
+	char *p = mmap(NULL, size + align, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (p == MAP_FAILED) return NULL;
+	// Give back what lies before the boundary and behind the end.
+	const size_t head = (align - (uintptr_t)p % align) % align;
+	if (head) munmap(p, head);
+	if (align - head) munmap(p + head + size, align - head);
+	p += head;
 #if defined(MADV_HUGEPAGE)
-  if (huge) madvise(p, size, MADV_HUGEPAGE);
+	if (huge) madvise(p, size, MADV_HUGEPAGE);
 #else
-  (void)huge;
+	(void)huge;
 #endif
-  return p;
+	return p;
 }
 
-void tm_unmap(void *p, size_t bytes) {
-  if (p) munmap(p, whole(bytes));
+void tm_unmap(void *p, size_t bytes)
+{
+	if (p) munmap(p, whole(bytes));
 }

@@ -29,9 +29,9 @@ void tm_pool_barrier(tm_pool *p, int worker);
 // A worker's walk over the items of a phase: its own contiguous share first,
 // then what others have left.
 typedef struct {
-  int items;
-  int victim;  // whose share is being claimed from
-  int tried;   // shares found empty
+	int items;
+	int victim; // whose share is being claimed from
+	int tried;  // shares found empty
 } tm_claim;
 
 static inline tm_claim tm_claim_all(int worker, int items) { return (tm_claim){items, worker, 0}; }

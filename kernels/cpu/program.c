@@ -5,210 +5,229 @@
 #include "mem.h"
 #include "program_impl.h"
 
-tm_program *tm_program_new(tm_pool *pool, int isa, const tm_kv *kv, int max_rows) {
-  tm_program *p = calloc(1, sizeof *p);
-  if (!p) return NULL;
-  p->pool = pool;
-  p->isa = isa;
-  p->vec = tm_vec_for(isa);
-  p->kv = *kv;
-  p->max_rows = max_rows;
-  p->threads = tm_pool_threads(pool);
-  return p;
+tm_program *tm_program_new(tm_pool *pool, int isa, const tm_kv *kv, int max_rows)
+{
+	tm_program *p = calloc(1, sizeof *p);
+	if (!p) return NULL;
+	p->pool = pool;
+	p->isa = isa;
+	p->vec = tm_vec_for(isa);
+	p->kv = *kv;
+	p->max_rows = max_rows;
+	p->threads = tm_pool_threads(pool);
+	return p;
 }
 
 // grow makes room for one more element and returns the array, or null.
 static void *grow(void *array, int count, size_t size) { return realloc(array, (size_t)(count + 1) * size); }
 
-int tm_program_buffer(tm_program *p, int width) {
-  buffer *b = grow(p->buffers, p->num_buffers, sizeof *b);
-  if (!b) return -1;
-  p->buffers = b;
-  b[p->num_buffers] = (buffer){.width = width};
-  return p->num_buffers++;
+int tm_program_buffer(tm_program *p, int width)
+{
+	buffer *b = grow(p->buffers, p->num_buffers, sizeof *b);
+	if (!b) return -1;
+	p->buffers = b;
+	b[p->num_buffers] = (buffer){.width = width};
+	return p->num_buffers++;
 }
 
-int tm_program_rope(tm_program *p, int dims, int adjacent, float scale, const float *inv_freq) {
-  const size_t bytes = (size_t)(dims / 2) * sizeof *inv_freq;
-  for (int i = 0; i < p->num_ropes; i++) {
-    const rope_table *r = &p->ropes[i];
-    if (r->dims == dims && r->adjacent == adjacent && r->scale == scale && !memcmp(r->inv_freq, inv_freq, bytes)) return i;
-  }
-  rope_table *r = grow(p->ropes, p->num_ropes, sizeof *r);
-  if (!r) return -1;
-  p->ropes = r;
-  float *copy = malloc(bytes + 1);
-  if (!copy) return -1;
-  memcpy(copy, inv_freq, bytes);
-  r[p->num_ropes] = (rope_table){.dims = dims, .adjacent = adjacent, .scale = scale, .inv_freq = copy};
-  return p->num_ropes++;
+int tm_program_rope(tm_program *p, int dims, int adjacent, float scale, const float *inv_freq)
+{
+	const size_t bytes = (size_t)(dims / 2) * sizeof *inv_freq;
+	for (int i = 0; i < p->num_ropes; i++) {
+		const rope_table *r = &p->ropes[i];
+		if (r->dims == dims && r->adjacent == adjacent && r->scale == scale &&
+			!memcmp(r->inv_freq, inv_freq, bytes))
+			return i;
+	}
+	rope_table *r = grow(p->ropes, p->num_ropes, sizeof *r);
+	if (!r) return -1;
+	p->ropes = r;
+	float *copy = malloc(bytes + 1);
+	if (!copy) return -1;
+	memcpy(copy, inv_freq, bytes);
+	r[p->num_ropes] = (rope_table){.dims = dims, .adjacent = adjacent, .scale = scale, .inv_freq = copy};
+	return p->num_ropes++;
 }
 
-int tm_program_op(tm_program *p, const tm_op *op) {
-  tm_op *ops = grow(p->ops, p->num_ops, sizeof *ops);
-  if (!ops) return -1;
-  p->ops = ops;
-  ops[p->num_ops] = *op;
-  return p->num_ops++;
+int tm_program_op(tm_program *p, const tm_op *op)
+{
+	tm_op *ops = grow(p->ops, p->num_ops, sizeof *ops);
+	if (!ops) return -1;
+	p->ops = ops;
+	ops[p->num_ops] = *op;
+	return p->num_ops++;
 }
 
-void tm_program_free(tm_program *p) {
-  if (!p) return;
-  tm_unmap(p->mem, p->mem_bytes);
-  tm_unmap(p->logits, p->logits_bytes);
-  for (int i = 0; i < p->num_ropes; i++) free(p->ropes[i].inv_freq);
-  free(p->buffers);
-  free(p->ropes);
-  free(p->ops);
-  free(p->work);
-  free(p);
+void tm_program_free(tm_program *p)
+{
+	if (!p) return;
+	tm_unmap(p->mem, p->mem_bytes);
+	tm_unmap(p->logits, p->logits_bytes);
+	for (int i = 0; i < p->num_ropes; i++) free(p->ropes[i].inv_freq);
+	free(p->buffers);
+	free(p->ropes);
+	free(p->ops);
+	free(p->work);
+	free(p);
 }
 
 // What the ops need at most.
 typedef struct {
-  size_t act, small, matmul;
-  int k, tile;
+	size_t act, small, matmul;
+	int k, tile;
 } needs;
 
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
-static void need_matrix(const tm_program *p, const tm_mat *w, needs *n) {
-  const int rows = tm_block_rows(w->k);
-  const size_t blocks = (size_t)((p->max_rows + rows - 1) / rows);
-  n->act = larger(n->act, blocks * tm_act_bytes(w->acts, rows, w->k));
-  n->matmul = larger(n->matmul, tm_matmul_scratch(w));
-  if (w->k > n->k) n->k = w->k;
-  if (tm_small(1, w->k)) {
-    const int most = SMALL_VALUES / w->k < TM_TILE ? SMALL_VALUES / w->k : TM_TILE;
-    n->small = larger(n->small, tm_act_bytes(w->acts, most, w->k));
-  }
-  if (w->interleaved) n->tile = larger((size_t)BLOCK_MAX * CHUNK_MANY_ROWS, (size_t)BLOCK_MIN * CHUNK_MAX) * TM_PANEL;
+static void need_matrix(const tm_program *p, const tm_mat *w, needs *n)
+{
+	const int rows = tm_block_rows(w->k);
+	const size_t blocks = (size_t)((p->max_rows + rows - 1) / rows);
+	n->act = larger(n->act, blocks * tm_act_bytes(w->acts, rows, w->k));
+	n->matmul = larger(n->matmul, tm_matmul_scratch(w));
+	if (w->k > n->k) n->k = w->k;
+	if (tm_small(1, w->k)) {
+		const int most = SMALL_VALUES / w->k < TM_TILE ? SMALL_VALUES / w->k : TM_TILE;
+		n->small = larger(n->small, tm_act_bytes(w->acts, most, w->k));
+	}
+	if (w->interleaved)
+		n->tile = larger((size_t)BLOCK_MAX * CHUNK_MANY_ROWS, (size_t)BLOCK_MIN * CHUNK_MAX) * TM_PANEL;
 }
 
-static needs count_needs(tm_program *p) {
-  needs n = {0};
-  for (int i = 0; i < p->num_ops; i++) {
-    const tm_op *op = &p->ops[i];
-    if (op->w && op->kind != TM_EMBED) need_matrix(p, op->w, &n);
-    if (op->kind == TM_LOGITS) p->vocab = op->w->n;
-    if (op->kind == TM_ATTN_INPUT && op->w->n > p->qkv_width) p->qkv_width = op->w->n;
-    if (op->heads > p->heads) p->heads = op->heads;
-  }
-  return n;
+static needs count_needs(tm_program *p)
+{
+	needs n = {0};
+	for (int i = 0; i < p->num_ops; i++) {
+		const tm_op *op = &p->ops[i];
+		if (op->w && op->kind != TM_EMBED) need_matrix(p, op->w, &n);
+		if (op->kind == TM_LOGITS) p->vocab = op->w->n;
+		if (op->kind == TM_ATTN_INPUT && op->w->n > p->qkv_width) p->qkv_width = op->w->n;
+		if (op->heads > p->heads) p->heads = op->heads;
+	}
+	return n;
 }
 
 // Lays regions one after another on 64-byte boundaries. With a null base it
 // only counts, so the same walk sizes and places.
 typedef struct {
-  char *base;
-  size_t used;
+	char *base;
+	size_t used;
 } layout;
 
-static void *take(layout *l, size_t bytes) {
-  void *at = l->base ? l->base + l->used : NULL;
-  l->used += (bytes + 63) / 64 * 64;
-  return at;
+static void *take(layout *l, size_t bytes)
+{
+	void *at = l->base ? l->base + l->used : NULL;
+	l->used += (bytes + 63) / 64 * 64;
+	return at;
 }
 
-static void place_workers(tm_program *p, layout *l, const needs *n) {
-  for (int i = 0; i < p->threads; i++) {
-    worker_mem *w = &p->work[i];
-    w->matmul = take(l, n->matmul);
-    w->small = take(l, n->small);
-    w->rows = take(l, (size_t)TM_TILE * (size_t)n->k * 4);
-    w->tile = take(l, (size_t)n->tile * 4);
-    w->attn = take(l, tm_attn_scratch(p->kv.head_dim) * 4);
-  }
+static void place_workers(tm_program *p, layout *l, const needs *n)
+{
+	for (int i = 0; i < p->threads; i++) {
+		worker_mem *w = &p->work[i];
+		w->matmul = take(l, n->matmul);
+		w->small = take(l, n->small);
+		w->rows = take(l, (size_t)TM_TILE * (size_t)n->k * 4);
+		w->tile = take(l, (size_t)n->tile * 4);
+		w->attn = take(l, tm_attn_scratch(p->kv.head_dim) * 4);
+	}
 }
 
-static void place(tm_program *p, layout *l, const needs *n) {
-  const size_t rows = (size_t)p->max_rows;
-  place_workers(p, l, n);
-  for (int i = 0; i < p->num_buffers; i++) p->buffers[i].data = take(l, rows * (size_t)p->buffers[i].width * 4);
-  for (int i = 0; i < p->num_ropes; i++) {
-    rope_table *r = &p->ropes[i];
-    r->cosv = take(l, rows * (size_t)(r->dims / 2) * 4);
-    r->sinv = take(l, rows * (size_t)(r->dims / 2) * 4);
-  }
-  p->qkv = take(l, rows * (size_t)p->qkv_width * 4);
-  p->act = take(l, n->act);
-  p->row_seq = take(l, rows * 4);
-  p->row_pos = take(l, rows * 4);
-  p->max_groups = PARTIAL_FLOATS / tm_partial_floats(1, p->kv.head_dim);
-  p->max_tasks = rows * (size_t)p->heads + p->max_groups;
-  p->tasks = take(l, p->max_tasks * sizeof *p->tasks);
-  p->groups = take(l, p->max_groups * sizeof *p->groups);
-  p->partial = take(l, (size_t)PARTIAL_FLOATS * 4);
+static void place(tm_program *p, layout *l, const needs *n)
+{
+	const size_t rows = (size_t)p->max_rows;
+	place_workers(p, l, n);
+	for (int i = 0; i < p->num_buffers; i++) p->buffers[i].data = take(l, rows * (size_t)p->buffers[i].width * 4);
+	for (int i = 0; i < p->num_ropes; i++) {
+		rope_table *r = &p->ropes[i];
+		r->cosv = take(l, rows * (size_t)(r->dims / 2) * 4);
+		r->sinv = take(l, rows * (size_t)(r->dims / 2) * 4);
+	}
+	p->qkv = take(l, rows * (size_t)p->qkv_width * 4);
+	p->act = take(l, n->act);
+	p->row_seq = take(l, rows * 4);
+	p->row_pos = take(l, rows * 4);
+	p->max_groups = PARTIAL_FLOATS / tm_partial_floats(1, p->kv.head_dim);
+	p->max_tasks = rows * (size_t)p->heads + p->max_groups;
+	p->tasks = take(l, p->max_tasks * sizeof *p->tasks);
+	p->groups = take(l, p->max_groups * sizeof *p->groups);
+	p->partial = take(l, (size_t)PARTIAL_FLOATS * 4);
 }
 
-int tm_program_seal(tm_program *p) {
-  needs n = count_needs(p);
-  p->work = calloc((size_t)p->threads, sizeof *p->work);
-  if (!p->work) return -1;
-  layout l = {0};
-  place(p, &l, &n);
-  p->mem_bytes = l.used;
-  p->mem = tm_map(l.used, 1);
-  if (!p->mem) return -1;
-  l = (layout){.base = p->mem};
-  place(p, &l, &n);
-  if (p->vocab == 0) return 0;
-  // Most steps want few logit rows: the rest of this mapping stays untouched.
-  p->logits_bytes = (size_t)p->max_rows * (size_t)p->vocab * 4;
-  p->logits = tm_map(p->logits_bytes, 0);
-  return p->logits ? 0 : -1;
+int tm_program_seal(tm_program *p)
+{
+	needs n = count_needs(p);
+	p->work = calloc((size_t)p->threads, sizeof *p->work);
+	if (!p->work) return -1;
+	layout l = {0};
+	place(p, &l, &n);
+	p->mem_bytes = l.used;
+	p->mem = tm_map(l.used, 1);
+	if (!p->mem) return -1;
+	l = (layout){.base = p->mem};
+	place(p, &l, &n);
+	if (p->vocab == 0) return 0;
+	// Most steps want few logit rows: the rest of this mapping stays untouched.
+	p->logits_bytes = (size_t)p->max_rows * (size_t)p->vocab * 4;
+	p->logits = tm_map(p->logits_bytes, 0);
+	return p->logits ? 0 : -1;
 }
 
 const float *tm_program_logits(const tm_program *p) { return p->logits; }
 
 size_t tm_program_bytes(const tm_program *p) { return p->mem_bytes; }
 
-static void rope_row(const rope_table *r, int row, int pos) {
-  const int half = r->dims / 2;
-  float *c = r->cosv + (size_t)row * (size_t)half, *s = r->sinv + (size_t)row * (size_t)half;
-  for (int i = 0; i < half; i++) {
-    const double angle = (double)pos * (double)r->inv_freq[i];
-    c[i] = (float)cos(angle) * r->scale;
-    s[i] = (float)sin(angle) * r->scale;
-  }
+static void rope_row(const rope_table *r, int row, int pos)
+{
+	const int half = r->dims / 2;
+	float *c = r->cosv + (size_t)row * (size_t)half, *s = r->sinv + (size_t)row * (size_t)half;
+	for (int i = 0; i < half; i++) {
+		const double angle = (double)pos * (double)r->inv_freq[i];
+		c[i] = (float)cos(angle) * r->scale;
+		s[i] = (float)sin(angle) * r->scale;
+	}
 }
 
-static void run_worker(void *ctx, int worker) {
-  tm_program *p = ctx;
-  const int span = 8, rows = p->batch->rows;
-  tm_claim c = tm_claim_all(worker, (rows + span - 1) / span);
-  for (int i; (i = tm_claim_next(p->pool, &c)) >= 0;)
-    for (int row = i * span; row < rows && row < (i + 1) * span; row++)
-      for (int r = 0; r < p->num_ropes; r++) rope_row(&p->ropes[r], row, p->row_pos[row]);
-  tm_pool_barrier(p->pool, worker);
-  for (int i = 0; i < p->num_ops; i++) tm_op_run(p, &p->ops[i], worker);
+static void run_worker(void *ctx, int worker)
+{
+	tm_program *p = ctx;
+	const int span = 8, rows = p->batch->rows;
+	tm_claim c = tm_claim_all(worker, (rows + span - 1) / span);
+	for (int i; (i = tm_claim_next(p->pool, &c)) >= 0;)
+		for (int row = i * span; row < rows && row < (i + 1) * span; row++)
+			for (int r = 0; r < p->num_ropes; r++) rope_row(&p->ropes[r], row, p->row_pos[row]);
+	tm_pool_barrier(p->pool, worker);
+	for (int i = 0; i < p->num_ops; i++) tm_op_run(p, &p->ops[i], worker);
 }
 
-void tm_program_run(tm_program *p, const tm_batch *b) {
-  p->batch = b;
-  tm_plan(p);
-  tm_pool_run(p->pool, run_worker, p);
-  p->batch = NULL;
+void tm_program_run(tm_program *p, const tm_batch *b)
+{
+	p->batch = b;
+	tm_plan(p);
+	tm_pool_run(p->pool, run_worker, p);
+	p->batch = NULL;
 }
 
 typedef struct {
-  tm_pool *pool;
-  const tm_mat *m;
-  const uint8_t *src;
-  int seg;
+	tm_pool *pool;
+	const tm_mat *m;
+	const uint8_t *src;
+	int seg;
 } pack_job;
 
-static void pack_worker(void *ctx, int worker) {
-  const pack_job *j = ctx;
-  const int span = 8, panels = j->m->seg[j->seg].panels;
-  tm_claim c = tm_claim_all(worker, (panels + span - 1) / span);
-  for (int i; (i = tm_claim_next(j->pool, &c)) >= 0;) {
-    const int end = (i + 1) * span < panels ? (i + 1) * span : panels;
-    tm_mat_pack(j->m, j->seg, j->src, i * span, end);
-  }
+static void pack_worker(void *ctx, int worker)
+{
+	const pack_job *j = ctx;
+	const int span = 8, panels = j->m->seg[j->seg].panels;
+	tm_claim c = tm_claim_all(worker, (panels + span - 1) / span);
+	for (int i; (i = tm_claim_next(j->pool, &c)) >= 0;) {
+		const int end = (i + 1) * span < panels ? (i + 1) * span : panels;
+		tm_mat_pack(j->m, j->seg, j->src, i * span, end);
+	}
 }
 
-void tm_pack(tm_pool *pool, const tm_mat *m, int seg, const uint8_t *src) {
-  pack_job j = {pool, m, src, seg};
-  tm_pool_run(pool, pack_worker, &j);
+void tm_pack(tm_pool *pool, const tm_mat *m, int seg, const uint8_t *src)
+{
+	pack_job j = {pool, m, src, seg};
+	tm_pool_run(pool, pack_worker, &j);
 }

@@ -18,34 +18,34 @@ enum { TM_EMBED = 1, TM_ATTN_INPUT, TM_ATTENTION, TM_ADD_LINEAR, TM_GATED_MLP, T
 // tm_op is one op; unused fields are zero, absent pointers null, and absent
 // indices -1. Pointers are borrowed until the program is freed.
 typedef struct {
-  int kind;
-  int in, out;           // buffers; AddLinear reads in and adds to out
-  int layer;
-  int heads;
-  int rope;              // index of tm_program_rope
-  float eps;
-  float scale;
-  const tm_mat *w;
-  const float *norm;     // [k of w]
-  const float *bias;     // [n of w]
-  const float *q_norm;   // [head_dim]
-  const float *k_norm;   // [head_dim]
+	int kind;
+	int in, out; // buffers; AddLinear reads in and adds to out
+	int layer;
+	int heads;
+	int rope; // index of tm_program_rope
+	float eps;
+	float scale;
+	const tm_mat *w;
+	const float *norm;   // [k of w]
+	const float *bias;   // [n of w]
+	const float *q_norm; // [head_dim]
+	const float *k_norm; // [head_dim]
 } tm_op;
 
 // tm_kv is the paged cache: block b at data + b*block_bytes is
 // [layer][keys, values][kv_head][tile]; vec_impl.h gives the order in a tile.
 typedef struct {
-  char *data;
-  int layers, kv_heads, head_dim, block_tokens;
-  int f32;               // float32 elements, else bfloat16
-  size_t tile_bytes;     // keys or values of one head of a block
-  size_t block_bytes;
+	char *data;
+	int layers, kv_heads, head_dim, block_tokens;
+	int f32;           // float32 elements, else bfloat16
+	size_t tile_bytes; // keys or values of one head of a block
+	size_t block_bytes;
 } tm_kv;
 
 // tm_batch is tensor.Batch: see there for the fields.
 typedef struct {
-  int rows, seqs, logit_rows;
-  const int32_t *tokens, *row_start, *pos_start, *page_start, *pages, *logit_row;
+	int rows, seqs, logit_rows;
+	const int32_t *tokens, *row_start, *pos_start, *page_start, *pages, *logit_row;
 } tm_batch;
 
 typedef struct tm_program tm_program;

@@ -11,11 +11,12 @@
 #include <string.h>
 
 // tm_bf16 rounds to bfloat16, to nearest with ties to even; a NaN stays a NaN.
-static inline uint16_t tm_bf16(float f) {
-  uint32_t u;
-  memcpy(&u, &f, 4);
-  if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((u >> 16) | 0x40u);
-  return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+static inline uint16_t tm_bf16(float f)
+{
+	uint32_t u;
+	memcpy(&u, &f, 4);
+	if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((u >> 16) | 0x40u);
+	return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 
 // Tokens of a softmax split: splits stand at absolute multiples of it, so a
@@ -28,30 +29,29 @@ static inline uint16_t tm_bf16(float f) {
 // tm_attn is one attention task: consecutive queries of one sequence against
 // one KV head. The row r of the task is query r/heads and head head0+r%heads.
 typedef struct {
-  const float *q;        // first query's row of the q buffer
-  float *out;            // its row of the output buffer
-  size_t ldq;            // floats between rows of q
-  size_t ldo;            // floats between rows of out
-  int head_dim;          // a multiple of 16
-  int head0, heads;      // query heads of the task, all sharing the KV head
-  int queries;           // queries * heads <= TM_ATT_ROWS
-  int pos0;              // position of the first query
-  float scale;           // multiplies q.k
-  int kv_f32;            // element type of the cache: float32, else bfloat16
-  int block_tokens;      // tokens of a block, a multiple of 16
-  const char *k;         // keys of the layer and head in block 0
-  size_t v_offset;       // bytes from a block's keys to its values
-  size_t block_bytes;    // bytes from block to block
-  const int32_t *pages;  // block ids of the sequence
-  int split0, split1;    // splits to do; all of them unless partial is set
-  float *partial;        // null, or room for split1-split0 partial results
-  float *scratch;        // tm_attn_scratch floats, 64-byte aligned
+	const float *q;       // first query's row of the q buffer
+	float *out;           // its row of the output buffer
+	size_t ldq;           // floats between rows of q
+	size_t ldo;           // floats between rows of out
+	int head_dim;         // a multiple of 16
+	int head0, heads;     // query heads of the task, all sharing the KV head
+	int queries;          // queries * heads <= TM_ATT_ROWS
+	int pos0;             // position of the first query
+	float scale;          // multiplies q.k
+	int kv_f32;           // element type of the cache: float32, else bfloat16
+	int block_tokens;     // tokens of a block, a multiple of 16
+	const char *k;        // keys of the layer and head in block 0
+	size_t v_offset;      // bytes from a block's keys to its values
+	size_t block_bytes;   // bytes from block to block
+	const int32_t *pages; // block ids of the sequence
+	int split0, split1;   // splits to do; all of them unless partial is set
+	float *partial;       // null, or room for split1-split0 partial results
+	float *scratch;       // tm_attn_scratch floats, 64-byte aligned
 } tm_attn;
 
 // tm_attn_scratch returns the scratch floats of one attention call.
-static inline size_t tm_attn_scratch(int head_dim) {
-  return (size_t)TM_ATT_ROWS * (size_t)(3 * head_dim + TM_SPLIT + 4);
-}
+static inline size_t tm_attn_scratch(int head_dim)
+{ return (size_t)TM_ATT_ROWS * (size_t)(3 * head_dim + TM_SPLIT + 4); }
 
 // tm_partial_floats returns the floats of one split's partial result: rows of
 // head_dim sums, then per row the largest score and the sum of weights.
@@ -59,22 +59,22 @@ static inline size_t tm_partial_floats(int rows, int head_dim) { return (size_t)
 
 // tm_vec is the set of vector kernels of one instruction-set level.
 typedef struct {
-  // out[i] = x[i] * w[i] / sqrt(mean(x^2) + eps); out may be x.
-  void (*rmsnorm)(float *out, const float *x, const float *w, int n, float eps);
-  // x[i] += y[i]
-  void (*add)(float *x, const float *y, int n);
-  // out[i] = gate[i] / (1 + exp(-gate[i])) * up[i]
-  void (*silu_mul)(float *out, const float *gate, const float *up, int n);
-  // Rotates the first dims values of a head by the angles given as cos and sin.
-  void (*rope)(float *x, const float *cosv, const float *sinv, int dims, int adjacent);
-  // Write one token's key or value of one head into its block; token is the
-  // offset in the block.
-  void (*store_k)(void *block, const float *x, int head_dim, int block_tokens, int token, int kv_f32);
-  void (*store_v)(void *block, const float *x, int head_dim, int token, int kv_f32);
-  // Does a task: its output rows, or its partial results.
-  void (*attend)(const tm_attn *a);
-  // Merges the partial results of all splits of a task in ascending order.
-  void (*merge)(const tm_attn *a, int splits);
+	// out[i] = x[i] * w[i] / sqrt(mean(x^2) + eps); out may be x.
+	void (*rmsnorm)(float *out, const float *x, const float *w, int n, float eps);
+	// x[i] += y[i]
+	void (*add)(float *x, const float *y, int n);
+	// out[i] = gate[i] / (1 + exp(-gate[i])) * up[i]
+	void (*silu_mul)(float *out, const float *gate, const float *up, int n);
+	// Rotates the first dims values of a head by the angles given as cos and sin.
+	void (*rope)(float *x, const float *cosv, const float *sinv, int dims, int adjacent);
+	// Write one token's key or value of one head into its block; token is the
+	// offset in the block.
+	void (*store_k)(void *block, const float *x, int head_dim, int block_tokens, int token, int kv_f32);
+	void (*store_v)(void *block, const float *x, int head_dim, int token, int kv_f32);
+	// Does a task: its output rows, or its partial results.
+	void (*attend)(const tm_attn *a);
+	// Merges the partial results of all splits of a task in ascending order.
+	void (*merge)(const tm_attn *a, int splits);
 } tm_vec;
 
 // tm_vec_for returns the kernels of a level of isa.h; levels that this build

@@ -11,251 +11,308 @@
 // values. The key pointers go on for TM_AHEAD entries more, for prefetching.
 #define TM_AHEAD 4
 typedef struct {
-  const char *k[TM_SPLIT / 16 + TM_AHEAD];
-  const char *v[TM_SPLIT / 16];
-  size_t line;  // bytes between lines of a key tile
-  int tiles, tokens;
+	const char *k[TM_SPLIT / 16 + TM_AHEAD];
+	const char *v[TM_SPLIT / 16];
+	size_t line; // bytes between lines of a key tile
+	int tiles, tokens;
 } split_kv;
 
 // Tiles of a pool are far apart, which defeats the processor's own prefetching:
 // while keys are multiplied, the next keys and these tokens' values are fetched,
 // a tile after the other, `tiles` lines at a time.
 typedef struct {
-  int tile, at;
+	int tile, at;
 } fetcher;
 
-TM_FN void fetch_ahead(const int tiles, const split_kv *x, int lines, fetcher *f) {
-  const char *k = x->k[f->tile + tiles] + (size_t)f->at * x->line, *v = x->v[f->tile] + (size_t)f->at * 64;
-  TM_UNROLL for (int i = 0; i < tiles; i++) {
-    __builtin_prefetch(k + (size_t)i * x->line, 0, 3);
-    __builtin_prefetch(v + i * 64, 0, 2);
-  }
-  f->at += tiles;
-  if (f->at < lines) return;
-  f->at = 0;
-  f->tile++;
+TM_FN void fetch_ahead(const int tiles, const split_kv *x, int lines, fetcher *f)
+{
+	const char *k = x->k[f->tile + tiles] + (size_t)f->at * x->line, *v = x->v[f->tile] + (size_t)f->at * 64;
+	TM_UNROLL
+	for (int i = 0; i < tiles; i++) {
+		__builtin_prefetch(k + (size_t)i * x->line, 0, 3);
+		__builtin_prefetch(v + i * 64, 0, 2);
+	}
+	f->at += tiles;
+	if (f->at < lines) return;
+	f->at = 0;
+	f->tile++;
 }
 
 // Scores of rows x tiles (16 tokens each): s[r][16*t..] = q[r] . k. A tile's
 // line holds 16 tokens of a dimension pair (bfloat16) or dimension (float32).
-TM_FN void qk_tile(const int rows, const int tiles, const int f32, const float *q, int hd, const split_kv *x, int t0,
-                   float *s) {
-  const char *const *k = x->k + t0;
-  const size_t line = x->line;
-  fetcher next = {.tile = t0};
-  v16 acc[24];
-  TM_UNROLL for (int i = 0; i < rows * tiles; i++) acc[i] = v_zero();
-  if (f32) {
-    for (int d = 0; d < hd; d++) {
-      fetch_ahead(tiles, x, hd, &next);
-      v16 kv[4];
-      TM_UNROLL for (int t = 0; t < tiles; t++) kv[t] = v_load((const float *)(const void *)(k[t] + (size_t)d * line));
-      TM_UNROLL for (int r = 0; r < rows; r++) {
-        v16 b = v_set1(q[r * hd + d]);
-        TM_UNROLL for (int t = 0; t < tiles; t++) acc[r * tiles + t] = v_fma(b, kv[t], acc[r * tiles + t]);
-      }
-    }
-  } else {
-    for (int d = 0; d < hd; d += 2) {
-      const size_t at = (size_t)(d / 2) * line;
-      fetch_ahead(tiles, x, hd / 2, &next);
-      v16 kv[4];
-      TM_UNROLL for (int t = 0; t < tiles; t++) kv[t] = v_bf16_lo((const uint16_t *)(const void *)(k[t] + at));
-      TM_UNROLL for (int r = 0; r < rows; r++) {
-        v16 b = v_set1(q[r * hd + d]);
-        TM_UNROLL for (int t = 0; t < tiles; t++) acc[r * tiles + t] = v_fma(b, kv[t], acc[r * tiles + t]);
-      }
-      TM_UNROLL for (int t = 0; t < tiles; t++) kv[t] = v_bf16_hi((const uint16_t *)(const void *)(k[t] + at));
-      TM_UNROLL for (int r = 0; r < rows; r++) {
-        v16 b = v_set1(q[r * hd + d + 1]);
-        TM_UNROLL for (int t = 0; t < tiles; t++) acc[r * tiles + t] = v_fma(b, kv[t], acc[r * tiles + t]);
-      }
-    }
-  }
-  TM_UNROLL for (int r = 0; r < rows; r++)
-    TM_UNROLL for (int t = 0; t < tiles; t++) v_store(s + r * TM_SPLIT + 16 * t, acc[r * tiles + t]);
+TM_FN void qk_tile(
+	const int rows, const int tiles, const int f32, const float *q, int hd, const split_kv *x, int t0, float *s)
+{
+	const char *const *k = x->k + t0;
+	const size_t line = x->line;
+	fetcher next = {.tile = t0};
+	v16 acc[24];
+	TM_UNROLL
+	for (int i = 0; i < rows * tiles; i++) acc[i] = v_zero();
+	if (f32) {
+		for (int d = 0; d < hd; d++) {
+			fetch_ahead(tiles, x, hd, &next);
+			v16 kv[4];
+			TM_UNROLL
+			for (int t = 0; t < tiles; t++)
+				kv[t] = v_load((const float *)(const void *)(k[t] + (size_t)d * line));
+			TM_UNROLL
+			for (int r = 0; r < rows; r++) {
+				v16 b = v_set1(q[r * hd + d]);
+				TM_UNROLL
+				for (int t = 0; t < tiles; t++)
+					acc[r * tiles + t] = v_fma(b, kv[t], acc[r * tiles + t]);
+			}
+		}
+	} else {
+		for (int d = 0; d < hd; d += 2) {
+			const size_t at = (size_t)(d / 2) * line;
+			fetch_ahead(tiles, x, hd / 2, &next);
+			v16 kv[4];
+			TM_UNROLL
+			for (int t = 0; t < tiles; t++) kv[t] = v_bf16_lo((const uint16_t *)(const void *)(k[t] + at));
+			TM_UNROLL
+			for (int r = 0; r < rows; r++) {
+				v16 b = v_set1(q[r * hd + d]);
+				TM_UNROLL
+				for (int t = 0; t < tiles; t++)
+					acc[r * tiles + t] = v_fma(b, kv[t], acc[r * tiles + t]);
+			}
+			TM_UNROLL
+			for (int t = 0; t < tiles; t++) kv[t] = v_bf16_hi((const uint16_t *)(const void *)(k[t] + at));
+			TM_UNROLL
+			for (int r = 0; r < rows; r++) {
+				v16 b = v_set1(q[r * hd + d + 1]);
+				TM_UNROLL
+				for (int t = 0; t < tiles; t++)
+					acc[r * tiles + t] = v_fma(b, kv[t], acc[r * tiles + t]);
+			}
+		}
+	}
+	TM_UNROLL
+	for (int r = 0; r < rows; r++) {
+		TM_UNROLL
+		for (int t = 0; t < tiles; t++) v_store(s + r * TM_SPLIT + 16 * t, acc[r * tiles + t]);
+	}
 }
 
-TM_FN void qk_rows(const int rows, const int f32, const float *q, int hd, const split_kv *x, float *s) {
-  int t = 0;
-  for (; t + TM_TILES(rows) <= x->tiles; t += TM_TILES(rows)) qk_tile(rows, TM_TILES(rows), f32, q, hd, x, t, s + 16 * t);
-  for (; t < x->tiles; t++) qk_tile(rows, 1, f32, q, hd, x, t, s + 16 * t);
+TM_FN void qk_rows(const int rows, const int f32, const float *q, int hd, const split_kv *x, float *s)
+{
+	int t = 0;
+	for (; t + TM_TILES(rows) <= x->tiles; t += TM_TILES(rows))
+		qk_tile(rows, TM_TILES(rows), f32, q, hd, x, t, s + 16 * t);
+	for (; t < x->tiles; t++) qk_tile(rows, 1, f32, q, hd, x, t, s + 16 * t);
 }
 
-TM_FN void pv_add(const int rows, const int cols, const float *p, const v16 *v, v16 *acc) {
-  TM_UNROLL for (int r = 0; r < rows; r++) {
-    v16 b = v_set1(p[r * TM_SPLIT]);
-    TM_UNROLL for (int c = 0; c < cols; c++) acc[r * cols + c] = v_fma(b, v[c], acc[r * cols + c]);
-  }
+TM_FN void pv_add(const int rows, const int cols, const float *p, const v16 *v, v16 *acc)
+{
+	TM_UNROLL
+	for (int r = 0; r < rows; r++) {
+		v16 b = v_set1(p[r * TM_SPLIT]);
+		TM_UNROLL
+		for (int c = 0; c < cols; c++) acc[r * cols + c] = v_fma(b, v[c], acc[r * cols + c]);
+	}
 }
 
 // Weighted sums of rows x cols chunks of 16 dimensions over the first `tokens`
 // tokens: o[r][16*c..] = sum of p[r][j] * v[j].
 TM_FN void pv_tile(const int rows, const int cols, const int f32, const float *p, int hd, const char *const *v,
-                   int tokens, float *o) {
-  v16 acc[24];
-  TM_UNROLL for (int i = 0; i < rows * cols; i++) acc[i] = v_zero();
-  for (int j0 = 0; j0 < tokens; j0 += 16) {
-    const char *tile = v[j0 / 16];
-    const int end = tokens - j0 < 16 ? tokens - j0 : 16;
-    for (int j = 0; j < end; j += 2) {
-      v16 vv[4];
-      const float *wide = (const float *)(const void *)tile + (size_t)j * (size_t)hd;
-      const uint16_t *pair = (const uint16_t *)(const void *)tile + (size_t)j * (size_t)hd;
-      TM_UNROLL for (int c = 0; c < cols; c++) vv[c] = f32 ? v_load(wide + 16 * c) : v_bf16_lo(pair + 32 * c);
-      pv_add(rows, cols, p + j0 + j, vv, acc);
-      if (j + 1 == end) break;
-      TM_UNROLL for (int c = 0; c < cols; c++) vv[c] = f32 ? v_load(wide + hd + 16 * c) : v_bf16_hi(pair + 32 * c);
-      pv_add(rows, cols, p + j0 + j + 1, vv, acc);
-    }
-  }
-  TM_UNROLL for (int r = 0; r < rows; r++)
-    TM_UNROLL for (int c = 0; c < cols; c++) v_store(o + r * hd + 16 * c, acc[r * cols + c]);
+	int tokens, float *o)
+{
+	v16 acc[24];
+	TM_UNROLL
+	for (int i = 0; i < rows * cols; i++) acc[i] = v_zero();
+	for (int j0 = 0; j0 < tokens; j0 += 16) {
+		const char *tile = v[j0 / 16];
+		const int end = tokens - j0 < 16 ? tokens - j0 : 16;
+		for (int j = 0; j < end; j += 2) {
+			v16 vv[4];
+			const float *wide = (const float *)(const void *)tile + (size_t)j * (size_t)hd;
+			const uint16_t *pair = (const uint16_t *)(const void *)tile + (size_t)j * (size_t)hd;
+			TM_UNROLL
+			for (int c = 0; c < cols; c++) vv[c] = f32 ? v_load(wide + 16 * c) : v_bf16_lo(pair + 32 * c);
+			pv_add(rows, cols, p + j0 + j, vv, acc);
+			if (j + 1 == end) break;
+			TM_UNROLL
+			for (int c = 0; c < cols; c++)
+				vv[c] = f32 ? v_load(wide + hd + 16 * c) : v_bf16_hi(pair + 32 * c);
+			pv_add(rows, cols, p + j0 + j + 1, vv, acc);
+		}
+	}
+	TM_UNROLL
+	for (int r = 0; r < rows; r++) {
+		TM_UNROLL
+		for (int c = 0; c < cols; c++) v_store(o + r * hd + 16 * c, acc[r * cols + c]);
+	}
 }
 
 // The 16-dimension chunk c of a tile starts 16*c lanes of 4 bytes further on in
 // either element type (a bfloat16 line interleaves two tokens).
-TM_FN void pv_rows(const int rows, const int f32, const float *p, int hd, const split_kv *x, float *o) {
-  const int wide = TM_TILES(rows), tokens = x->tokens;
-  const char *at[TM_SPLIT / 16];
-  for (int d = 0; d < hd;) {
-    const int step = d + 16 * wide <= hd ? 16 * wide : 16;
-    for (int i = 0; i < x->tiles; i++) at[i] = x->v[i] + (size_t)d * 4;
-    if (step == 16)
-      pv_tile(rows, 1, f32, p, hd, at, tokens, o + d);
-    else
-      pv_tile(rows, TM_TILES(rows), f32, p, hd, at, tokens, o + d);
-    d += step;
-  }
+TM_FN void pv_rows(const int rows, const int f32, const float *p, int hd, const split_kv *x, float *o)
+{
+	const int wide = TM_TILES(rows), tokens = x->tokens;
+	const char *at[TM_SPLIT / 16];
+	for (int d = 0; d < hd;) {
+		const int step = d + 16 * wide <= hd ? 16 * wide : 16;
+		for (int i = 0; i < x->tiles; i++) at[i] = x->v[i] + (size_t)d * 4;
+		if (step == 16)
+			pv_tile(rows, 1, f32, p, hd, at, tokens, o + d);
+		else
+			pv_tile(rows, TM_TILES(rows), f32, p, hd, at, tokens, o + d);
+		d += step;
+	}
 }
 
 // Runs call(rows) over n rows in the largest register tilings that fit.
-#define TM_BY_ROWS(n, call)                                    \
-  for (int r = 0; r < (n);) {                                  \
-    const int left = (n) - r;                                  \
-    if (TM_ROWS >= 12 && left >= 12) { call(12); r += 12; }    \
-    else if (TM_ROWS >= 6 && left >= 6) { call(6); r += 6; }   \
-    else if (TM_ROWS >= 4 && left >= 4) { call(4); r += 4; }   \
-    else if (left >= 3) { call(3); r += 3; }                   \
-    else if (left >= 2) { call(2); r += 2; }                   \
-    else { call(1); r += 1; }                                  \
-  }
+#define TM_BY_ROWS(n, call)                             \
+	for (int r = 0; r < (n);) {                     \
+		const int left = (n) - r;               \
+		if (TM_ROWS >= 12 && left >= 12) {      \
+			call(12);                       \
+			r += 12;                        \
+		} else if (TM_ROWS >= 6 && left >= 6) { \
+			call(6);                        \
+			r += 6;                         \
+		} else if (TM_ROWS >= 4 && left >= 4) { \
+			call(4);                        \
+			r += 4;                         \
+		} else if (left >= 3) {                 \
+			call(3);                        \
+			r += 3;                         \
+		} else if (left >= 2) {                 \
+			call(2);                        \
+			r += 2;                         \
+		} else {                                \
+			call(1);                        \
+			r += 1;                         \
+		}                                       \
+	}
 
 #define TM_QK(R) qk_rows(R, f32, q + r * hd, hd, x, s + r * TM_SPLIT)
-TM_FN void qk_all(const int f32, int n, const float *q, int hd, const split_kv *x, float *s) { TM_BY_ROWS(n, TM_QK) }
+TM_FN void qk_all(const int f32, int n, const float *q, int hd, const split_kv *x, float *s){TM_BY_ROWS(n, TM_QK)}
 #define TM_PV(R) pv_rows(R, f32, p + r * TM_SPLIT, hd, x, o + r * hd)
-TM_FN void pv_all(const int f32, int n, const float *p, int hd, const split_kv *x, float *o) { TM_BY_ROWS(n, TM_PV) }
+TM_FN void pv_all(const int f32, int n, const float *p, int hd, const split_kv *x, float *o){TM_BY_ROWS(n, TM_PV)}
 
-TM_KERNEL void qk_bf16(int n, const float *q, int hd, const split_kv *x, float *s) { qk_all(0, n, q, hd, x, s); }
+TM_KERNEL void qk_bf16(int n, const float *q, int hd, const split_kv *x, float *s)
+{ qk_all(0, n, q, hd, x, s); }
 TM_KERNEL void qk_f32(int n, const float *q, int hd, const split_kv *x, float *s) { qk_all(1, n, q, hd, x, s); }
 TM_KERNEL void pv_bf16(int n, const float *p, int hd, const split_kv *x, float *o) { pv_all(0, n, p, hd, x, o); }
 TM_KERNEL void pv_f32(int n, const float *p, int hd, const split_kv *x, float *o) { pv_all(1, n, p, hd, x, o); }
 
 // Turns the first `limit` scores (in powers of two) of a row into weights and
 // clears the others up to `tokens`. Sets the row's largest score and weight sum.
-TM_FN void softmax_row(float *s, int limit, int tokens, float *top, float *sum) {
-  v16 m = v_set1(-INFINITY);
-  for (int i = 0; i < limit; i += 16) {
-    v16 x = v_load(s + i);
-    if (limit - i < 16) x = v_keep_n(x, limit - i, -INFINITY);
-    m = v_max(m, x);
-  }
-  const float big = v_top(m);
-  const v16 mb = v_set1(big);
-  v16 total = v_zero();
-  int i = 0;
-  for (; i < limit; i += 16) {
-    v16 p = v_exp2(v_sub(v_load(s + i), mb));
-    if (limit - i < 16) p = v_keep_n(p, limit - i, 0.0f);
-    total = v_add(total, p);
-    v_store(s + i, p);
-  }
-  for (; i < tokens; i += 16) v_store(s + i, v_zero());
-  *top = big;
-  *sum = v_sum(total);
+TM_FN void softmax_row(float *s, int limit, int tokens, float *top, float *sum)
+{
+	v16 m = v_set1(-INFINITY);
+	for (int i = 0; i < limit; i += 16) {
+		v16 x = v_load(s + i);
+		if (limit - i < 16) x = v_keep_n(x, limit - i, -INFINITY);
+		m = v_max(m, x);
+	}
+	const float big = v_top(m);
+	const v16 mb = v_set1(big);
+	v16 total = v_zero();
+	int i = 0;
+	for (; i < limit; i += 16) {
+		v16 p = v_exp2(v_sub(v_load(s + i), mb));
+		if (limit - i < 16) p = v_keep_n(p, limit - i, 0.0f);
+		total = v_add(total, p);
+		v_store(s + i, p);
+	}
+	for (; i < tokens; i += 16) v_store(s + i, v_zero());
+	*top = big;
+	*sum = v_sum(total);
 }
 
 // Joins a split's result (o, m, l) to the state (acc, *tm, *tl) of the splits
 // before it.
-TM_FN void merge_row(float *acc, float *tm, float *tl, const float *o, float m, float l, int hd) {
-  const float top = *tm > m ? *tm : m;
-  float w[16];
-  v_store(w, v_exp2(v_keep_n(v_set1(*tm - top), 1, m - top)));
-  const v16 a = v_set1(w[0]), b = v_set1(w[1]);
-  *tl = v_fma1(*tl, w[0], l * w[1]);
-  *tm = top;
-  for (int d = 0; d < hd; d += 16) v_store(acc + d, v_fma(v_load(acc + d), a, v_mul(v_load(o + d), b)));
+TM_FN void merge_row(float *acc, float *tm, float *tl, const float *o, float m, float l, int hd)
+{
+	const float top = *tm > m ? *tm : m;
+	float w[16];
+	v_store(w, v_exp2(v_keep_n(v_set1(*tm - top), 1, m - top)));
+	const v16 a = v_set1(w[0]), b = v_set1(w[1]);
+	*tl = v_fma1(*tl, w[0], l * w[1]);
+	*tm = top;
+	for (int d = 0; d < hd; d += 16) v_store(acc + d, v_fma(v_load(acc + d), a, v_mul(v_load(o + d), b)));
 }
 
 // How many tokens of the split that starts at t0 the query of row r sees.
-TM_FN int row_limit(const tm_attn *a, int r, int t0) {
-  const int n = a->pos0 + r / a->heads + 1 - t0;
-  return n < TM_SPLIT ? n : TM_SPLIT;
+TM_FN int row_limit(const tm_attn *a, int r, int t0)
+{
+	const int n = a->pos0 + r / a->heads + 1 - t0;
+	return n < TM_SPLIT ? n : TM_SPLIT;
 }
 
 // Computes one split for all rows: o [rows][head_dim], m and l [rows]. Rows that
 // see nothing of it have limit <= 0 and must be left out by the caller.
-TM_FN void attend_split(const tm_attn *a, const float *q, int rows, int split, float *s, float *o, float *m, float *l) {
-  const int t0 = split * TM_SPLIT, hd = a->head_dim;
-  const int last = a->pos0 + a->queries;
-  const int tokens = last - t0 < TM_SPLIT ? last - t0 : TM_SPLIT;
-  split_kv x = {.line = (size_t)a->block_tokens * 4, .tiles = (tokens + 15) / 16, .tokens = tokens};
-  for (int i = 0; i < x.tiles; i++) {
-    const int t = t0 + 16 * i, off = t % a->block_tokens;
-    const char *block = a->k + (size_t)a->pages[t / a->block_tokens] * a->block_bytes;
-    x.k[i] = block + (size_t)off * 4;
-    x.v[i] = block + a->v_offset + (size_t)off * (size_t)hd * (a->kv_f32 ? 4 : 2);
-  }
-  for (int i = 0; i < TM_AHEAD; i++) x.k[x.tiles + i] = x.k[x.tiles - 1];
-  (a->kv_f32 ? qk_f32 : qk_bf16)(rows, q, hd, &x, s);
-  for (int r = 0; r < rows; r++) softmax_row(s + r * TM_SPLIT, row_limit(a, r, t0), tokens, &m[r], &l[r]);
-  (a->kv_f32 ? pv_f32 : pv_bf16)(rows, s, hd, &x, o);
+TM_FN void attend_split(const tm_attn *a, const float *q, int rows, int split, float *s, float *o, float *m, float *l)
+{
+	const int t0 = split * TM_SPLIT, hd = a->head_dim;
+	const int last = a->pos0 + a->queries;
+	const int tokens = last - t0 < TM_SPLIT ? last - t0 : TM_SPLIT;
+	split_kv x = {.line = (size_t)a->block_tokens * 4, .tiles = (tokens + 15) / 16, .tokens = tokens};
+	for (int i = 0; i < x.tiles; i++) {
+		const int t = t0 + 16 * i, off = t % a->block_tokens;
+		const char *block = a->k + (size_t)a->pages[t / a->block_tokens] * a->block_bytes;
+		x.k[i] = block + (size_t)off * 4;
+		x.v[i] = block + a->v_offset + (size_t)off * (size_t)hd * (a->kv_f32 ? 4 : 2);
+	}
+	for (int i = 0; i < TM_AHEAD; i++) x.k[x.tiles + i] = x.k[x.tiles - 1];
+	(a->kv_f32 ? qk_f32 : qk_bf16)(rows, q, hd, &x, s);
+	for (int r = 0; r < rows; r++) softmax_row(s + r * TM_SPLIT, row_limit(a, r, t0), tokens, &m[r], &l[r]);
+	(a->kv_f32 ? pv_f32 : pv_bf16)(rows, s, hd, &x, o);
 }
 
-TM_FN float *out_row(const tm_attn *a, int r) {
-  return a->out + (size_t)(r / a->heads) * a->ldo + (size_t)(a->head0 + r % a->heads) * (size_t)a->head_dim;
+TM_FN float *out_row(const tm_attn *a, int r)
+{ return a->out + (size_t)(r / a->heads) * a->ldo + (size_t)(a->head0 + r % a->heads) * (size_t)a->head_dim; }
+
+TM_FN void finish_row(const tm_attn *a, int r, const float *acc, float l)
+{
+	float *out = out_row(a, r);
+	const v16 inv = v_set1(1.0f / l);
+	for (int d = 0; d < a->head_dim; d += 16) v_store(out + d, v_mul(v_load(acc + d), inv));
 }
 
-TM_FN void finish_row(const tm_attn *a, int r, const float *acc, float l) {
-  float *out = out_row(a, r);
-  const v16 inv = v_set1(1.0f / l);
-  for (int d = 0; d < a->head_dim; d += 16) v_store(out + d, v_mul(v_load(acc + d), inv));
+TM_KERNEL void k_attend(const tm_attn *a)
+{
+	const int hd = a->head_dim, rows = a->queries * a->heads;
+	float *q = a->scratch, *s = q + TM_ATT_ROWS * hd, *o = s + TM_ATT_ROWS * TM_SPLIT, *acc = o + TM_ATT_ROWS * hd;
+	float *m = acc + TM_ATT_ROWS * hd, *l = m + TM_ATT_ROWS, *tm = l + TM_ATT_ROWS, *tl = tm + TM_ATT_ROWS;
+	const v16 scale = v_set1(a->scale * 1.44269504f);
+	for (int r = 0; r < rows; r++) {
+		const float *src =
+			a->q + (size_t)(r / a->heads) * a->ldq + (size_t)(a->head0 + r % a->heads) * (size_t)hd;
+		for (int d = 0; d < hd; d += 16) v_store(q + r * hd + d, v_mul(v_load(src + d), scale));
+	}
+	for (int split = a->split0; split < a->split1; split++) {
+		if (a->partial) {
+			float *part = a->partial + (size_t)(split - a->split0) * tm_partial_floats(rows, hd);
+			attend_split(a, q, rows, split, s, part, part + rows * hd, part + rows * (hd + 1));
+		} else if (split == 0) {
+			attend_split(a, q, rows, split, s, acc, tm, tl);
+		} else {
+			attend_split(a, q, rows, split, s, o, m, l);
+			for (int r = 0; r < rows; r++)
+				if (row_limit(a, r, split * TM_SPLIT) > 0)
+					merge_row(acc + r * hd, &tm[r], &tl[r], o + r * hd, m[r], l[r], hd);
+		}
+	}
+	if (a->partial) return;
+	for (int r = 0; r < rows; r++) finish_row(a, r, acc + r * hd, tl[r]);
 }
 
-TM_KERNEL void k_attend(const tm_attn *a) {
-  const int hd = a->head_dim, rows = a->queries * a->heads;
-  float *q = a->scratch, *s = q + TM_ATT_ROWS * hd, *o = s + TM_ATT_ROWS * TM_SPLIT, *acc = o + TM_ATT_ROWS * hd;
-  float *m = acc + TM_ATT_ROWS * hd, *l = m + TM_ATT_ROWS, *tm = l + TM_ATT_ROWS, *tl = tm + TM_ATT_ROWS;
-  const v16 scale = v_set1(a->scale * 1.44269504f);
-  for (int r = 0; r < rows; r++) {
-    const float *src = a->q + (size_t)(r / a->heads) * a->ldq + (size_t)(a->head0 + r % a->heads) * (size_t)hd;
-    for (int d = 0; d < hd; d += 16) v_store(q + r * hd + d, v_mul(v_load(src + d), scale));
-  }
-  for (int split = a->split0; split < a->split1; split++) {
-    if (a->partial) {
-      float *part = a->partial + (size_t)(split - a->split0) * tm_partial_floats(rows, hd);
-      attend_split(a, q, rows, split, s, part, part + rows * hd, part + rows * (hd + 1));
-    } else if (split == 0) {
-      attend_split(a, q, rows, split, s, acc, tm, tl);
-    } else {
-      attend_split(a, q, rows, split, s, o, m, l);
-      for (int r = 0; r < rows; r++)
-        if (row_limit(a, r, split * TM_SPLIT) > 0) merge_row(acc + r * hd, &tm[r], &tl[r], o + r * hd, m[r], l[r], hd);
-    }
-  }
-  if (a->partial) return;
-  for (int r = 0; r < rows; r++) finish_row(a, r, acc + r * hd, tl[r]);
-}
-
-TM_KERNEL void k_merge(const tm_attn *a, int splits) {
-  const int hd = a->head_dim, rows = a->queries * a->heads;
-  for (int r = 0; r < rows; r++) {
-    float *acc = a->partial + r * hd, *tm = a->partial + rows * hd + r, *tl = tm + rows;
-    for (int split = 1; split < splits; split++) {
-      const float *part = a->partial + (size_t)split * tm_partial_floats(rows, hd);
-      if (row_limit(a, r, split * TM_SPLIT) > 0)
-        merge_row(acc, tm, tl, part + r * hd, part[rows * hd + r], part[rows * (hd + 1) + r], hd);
-    }
-    finish_row(a, r, acc, *tl);
-  }
+TM_KERNEL void k_merge(const tm_attn *a, int splits)
+{
+	const int hd = a->head_dim, rows = a->queries * a->heads;
+	for (int r = 0; r < rows; r++) {
+		float *acc = a->partial + r * hd, *tm = a->partial + rows * hd + r, *tl = tm + rows;
+		for (int split = 1; split < splits; split++) {
+			const float *part = a->partial + (size_t)split * tm_partial_floats(rows, hd);
+			if (row_limit(a, r, split * TM_SPLIT) > 0)
+				merge_row(
+					acc, tm, tl, part + r * hd, part[rows * hd + r], part[rows * (hd + 1) + r], hd);
+		}
+		finish_row(a, r, acc, *tl);
+	}
 }

@@ -35,24 +35,23 @@ TM_FN v16 v_fms(v16 a, v16 b, v16 c) { return _mm512_fmsub_ps(a, b, c); }
 TM_FN v16 v_round(v16 a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 
 // v_pow2 returns 2^n for integral n in [-126, 127].
-TM_FN v16 v_pow2(v16 n) {
-  __m512i i = _mm512_cvtps_epi32(n);
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(i, _mm512_set1_epi32(127)), 23));
+TM_FN v16 v_pow2(v16 n)
+{
+	__m512i i = _mm512_cvtps_epi32(n);
+	return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(i, _mm512_set1_epi32(127)), 23));
 }
 
 // v_zero_below returns x where at >= bound and 0 elsewhere.
-TM_FN v16 v_zero_below(v16 x, v16 at, float bound) {
-  return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(at, _mm512_set1_ps(bound), _CMP_GE_OQ), x);
-}
+TM_FN v16 v_zero_below(v16 x, v16 at, float bound)
+{ return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(at, _mm512_set1_ps(bound), _CMP_GE_OQ), x); }
 
 // v_keep_n returns the first n lanes of x and fill in the others.
 TM_FN v16 v_keep_n(v16 x, int n, float fill) { return _mm512_mask_mov_ps(_mm512_set1_ps(fill), v_first(n), x); }
 
 // v_bf16_lo and v_bf16_hi widen the even and the odd ones of 32 bf16 values.
 TM_FN v16 v_bf16_lo(const uint16_t *p) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16)); }
-TM_FN v16 v_bf16_hi(const uint16_t *p) {
-  return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi32((int)0xffff0000u)));
-}
+TM_FN v16 v_bf16_hi(const uint16_t *p)
+{ return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi32((int)0xffff0000u))); }
 
 TM_FN float v_fma1(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 

@@ -1,11 +1,11 @@
 // The kernel table of the level that includes this file; TM_VEC_TABLE names it.
 const tm_vec TM_VEC_TABLE = {
-    .rmsnorm = k_rmsnorm,
-    .add = k_add,
-    .silu_mul = k_silu_mul,
-    .rope = k_rope,
-    .store_k = k_store_k,
-    .store_v = k_store_v,
-    .attend = k_attend,
-    .merge = k_merge,
+	.rmsnorm = k_rmsnorm,
+	.add = k_add,
+	.silu_mul = k_silu_mul,
+	.rope = k_rope,
+	.store_k = k_store_k,
+	.store_v = k_store_v,
+	.attend = k_attend,
+	.merge = k_merge,
 };
