@@ -171,7 +171,10 @@ func (p *process) run(ctx context.Context, path string) error {
 	engineCtx, stopEngine := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopEngine()
 	go func() { died <- p.loaded.Engine.Run(engineCtx) }()
-	backend := worker.Backend{Engine: worker.FromRunner(p.loaded.Engine), Tokenizer: p.loaded.Tokenizer, EOS: p.loaded.EOS}
+	backend := worker.Backend{
+		Engine: worker.FromRunner(p.loaded.Engine), Tokenizer: p.loaded.Tokenizer, EOS: p.loaded.EOS,
+		Defaults: worker.Defaults(p.loaded.Config.Sampling),
+	}
 	if p.loaded.Template != nil {
 		backend.Template = chatTemplate{p.loaded.Template}
 	}

@@ -29,6 +29,36 @@ type Config struct {
 	QKNorm  bool    // RMSNorm on each query and key head
 	BOS     int32   // -1 when the file names none
 	EOS     []int32 // ids that end a generation, ascending; may be empty
+
+	Sampling SamplingDefaults // of generation_config.json
+}
+
+// SamplingDefaults are the sampling values that a model's authors recommend;
+// nil where they say nothing.
+type SamplingDefaults struct {
+	Temperature       *float64 `json:"temperature"`
+	TopP              *float64 `json:"top_p"`
+	TopK              *int     `json:"top_k"`
+	MinP              *float64 `json:"min_p"`
+	RepetitionPenalty *float64 `json:"repetition_penalty"`
+}
+
+// validate refuses values that no request could have.
+func (d *SamplingDefaults) validate() error {
+	bad := func(v *float64, lo, hi float64) bool { return v != nil && !(*v >= lo && *v <= hi) }
+	switch {
+	case bad(d.Temperature, 0, 100):
+		return fmt.Errorf("temperature %v is not 0 to 100", *d.Temperature)
+	case bad(d.TopP, 1e-9, 1):
+		return fmt.Errorf("top_p %v is not above 0 and at most 1", *d.TopP)
+	case d.TopK != nil && *d.TopK < 0:
+		return fmt.Errorf("top_k %d is negative", *d.TopK)
+	case bad(d.MinP, 0, 1):
+		return fmt.Errorf("min_p %v is not 0 to 1", *d.MinP)
+	case bad(d.RepetitionPenalty, 1e-3, 1e3):
+		return fmt.Errorf("repetition_penalty %v is not 0.001 to 1000", *d.RepetitionPenalty)
+	}
+	return nil
 }
 
 // Architectures lists the values of Config.Arch that Build knows.

@@ -115,10 +115,15 @@ func parseHFConfig(config, generation []byte, hasHead bool) (Config, error) {
 	if len(generation) > 0 {
 		var g struct {
 			EOS tokenIDs `json:"eos_token_id"`
+			SamplingDefaults
 		}
 		if err := json.Unmarshal(generation, &g); err != nil {
 			return c, fmt.Errorf("generation_config.json: %w", err)
 		}
+		if err := g.validate(); err != nil {
+			return c, fmt.Errorf("generation_config.json: %w", err)
+		}
+		c.Sampling = g.SamplingDefaults
 		if len(g.EOS) > 0 {
 			eos = g.EOS
 		}

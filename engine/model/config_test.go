@@ -2,6 +2,7 @@ package model
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"slices"
@@ -183,4 +184,22 @@ func FuzzGGUFModel(f *testing.F) {
 		_ = ck.Fingerprint()
 		_ = Build(&recorder{}, ck)
 	})
+}
+
+func TestSamplingDefaults(t *testing.T) {
+	var d SamplingDefaults
+	if err := json.Unmarshal([]byte(`{"temperature":0.6,"top_k":20,"top_p":0.95}`), &d); err != nil || d.validate() != nil {
+		t.Fatal(err, d.validate())
+	}
+	if *d.Temperature != 0.6 || *d.TopK != 20 || *d.TopP != 0.95 || d.MinP != nil || d.RepetitionPenalty != nil {
+		t.Errorf("read %+v", d)
+	}
+	for _, text := range []string{
+		`{"temperature":-1}`, `{"top_p":0}`, `{"top_p":1.5}`, `{"top_k":-1}`, `{"min_p":2}`, `{"repetition_penalty":0}`,
+	} {
+		var d SamplingDefaults
+		if err := json.Unmarshal([]byte(text), &d); err != nil || d.validate() == nil {
+			t.Errorf("%s was accepted (%v)", text, err)
+		}
+	}
 }
