@@ -85,7 +85,7 @@ static product product_all(const tm_program *p, const tm_mat *w, const acts *a, 
 {
 	product m = {.blocks = acts_blocks(a), .panels = w->panels};
 	const int most = a->rows > BLOCK_MIN && w->interleaved ? CHUNK_MANY_ROWS : CHUNK_MAX;
-	m.chunk = w->panels / (p->threads * 8);
+	m.chunk = w->panels / (p->threads * (a->rows > TM_TILE ? 8 : 5));
 	if (m.chunk > most) m.chunk = most;
 	if (w->interleaved) m.chunk -= m.chunk % 2;
 	if (m.chunk < 1 + w->interleaved) m.chunk = 1 + w->interleaved;

@@ -277,14 +277,18 @@ void tm_pool_barrier(tm_pool *p, int worker)
 int tm_claim_next(tm_pool *p, tm_claim *c)
 {
 	while (c->tried < p->threads) {
-		const int64_t n = c->items, v = c->victim;
-		const int lo = (int)(n * v / p->threads), hi = (int)(n * (v + 1) / p->threads);
-		if (lo < hi) {
-			const int i = atomic_fetch_add_explicit(&p->seats[v].next, 1, memory_order_relaxed);
-			if (i < hi - lo) return lo + i;
+		if (c->hi == 0) {
+			const int64_t n = c->items, v = c->victim;
+			c->lo = (int)(n * v / p->threads);
+			c->hi = (int)(n * (v + 1) / p->threads);
+		}
+		if (c->lo < c->hi) {
+			const int i = atomic_fetch_add_explicit(&p->seats[c->victim].next, 1, memory_order_relaxed);
+			if (i < c->hi - c->lo) return c->lo + i;
 		}
 		c->victim = c->victim + 1 < p->threads ? c->victim + 1 : 0;
 		c->tried++;
+		c->hi = 0;
 	}
 	return -1;
 }

@@ -32,9 +32,10 @@ typedef struct {
 	int items;
 	int victim; // whose share is being claimed from
 	int tried;  // shares found empty
+	int lo, hi; // that share, once looked up; hi is 0 before
 } tm_claim;
 
-static inline tm_claim tm_claim_all(int worker, int items) { return (tm_claim){items, worker, 0}; }
+static inline tm_claim tm_claim_all(int worker, int items) { return (tm_claim){items, worker, 0, 0, 0}; }
 
 // tm_claim_next returns an item in [0, items) that nobody else gets, or -1.
 int tm_claim_next(tm_pool *p, tm_claim *c);
