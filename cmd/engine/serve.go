@@ -39,8 +39,15 @@ func serveCommand() *cobra.Command {
 	var f serveFlags
 	cmd := &cobra.Command{
 		Use:   "serve [MODEL]",
-		Short: "Serve a model: a GGUF file, a model folder, a Hugging Face id or an alias (" + strings.Join(hub.Aliases(), ", ") + ")",
-		Args:  cobra.MaximumNArgs(1),
+		Short: "Serve a model as a ctx, gen or mixed worker",
+		Long: `Serve a model as one worker of a cluster (--role ctx or gen), or as a complete OpenAI server (--role mixed).
+MODEL is a GGUF file, a model folder, a Hugging Face id or an alias (` + strings.Join(hub.Aliases(), ", ") + `), the default.
+Names must be fetched before: engine model pull NAME.
+Flags beat the environment, which beats the file; docs/configuration.md describes the keys.`,
+		Example: `  engine serve
+  engine serve ./model.gguf --port 8001
+  engine serve ./model.gguf --role ctx --host 0.0.0.0 --port 8001 -c configs/worker.yaml`,
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := hub.DefaultModel
 			if len(args) == 1 {
@@ -50,15 +57,15 @@ func serveCommand() *cobra.Command {
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&f.role, "role", "mixed", "ctx, gen or mixed")
-	fs.StringVarP(&f.config, "config", "c", "", "YAML file (see configs/worker.yaml)")
-	fs.StringVar(&f.config, "extra_llm_api_options", "", "the same as --config")
-	fs.StringVar(&f.host, "host", "127.0.0.1", "address to listen on")
+	fs.StringVar(&f.role, "role", "mixed", "ctx (prefill), gen (decode) or mixed (both)")
+	fs.StringVarP(&f.config, "config", "c", "", "YAML file of worker keys (see configs/worker.yaml)")
+	fs.StringVar(&f.config, "extra_llm_api_options", "", "the same as --config, for scripts of other engines")
+	fs.StringVar(&f.host, "host", "127.0.0.1", "address to listen on, also for KV transfer; 0.0.0.0 = all addresses")
 	fs.IntVar(&f.port, "port", 8000, "port to listen on, 0 = any free one")
-	fs.StringVar(&f.backend, "backend", "auto", "auto or cpu")
+	fs.StringVar(&f.backend, "backend", "auto", "auto, cpu or cuda; this build has cpu only")
 	fs.IntVar(&f.threads, "threads", 0, "compute threads, 0 = one per physical core")
 	fs.StringVar(&f.name, "served-model-name", "", "name that clients use, default from the model")
-	fs.StringVar(&f.admin, "admin-addr", "127.0.0.1:0", "host:port of the admin listener, or off")
+	fs.StringVar(&f.admin, "admin-addr", "127.0.0.1:0", "host:port of the pprof listener, or off")
 	fs.StringVar(&f.level, "log-level", "info", "debug, info, warn or error")
 	return cmd
 }
@@ -120,7 +127,7 @@ func serve(ctx context.Context, modelName string, f serveFlags, changed func(str
 		return fmt.Errorf("--port %d: %w (is another server running? choose another --port, or 0 for any free one)", f.port, err)
 	}
 	defer ln.Close()
-	p := &process{log: log, cfg: cfg, role: role, listener: ln, model: modelName}
+	p := &process{log: log, cfg: cfg, role: role, host: f.host, listener: ln, model: modelName}
 	return p.run(ctx, path)
 }
 
@@ -129,6 +136,7 @@ type process struct {
 	log      *slog.Logger
 	cfg      config.Worker
 	role     executor.Role
+	host     string // as the user gave it
 	listener net.Listener
 	model    string // as the user named it
 	loaded   *runner.Loaded
@@ -225,9 +233,11 @@ func (p *process) load(path string, key []byte) (*runner.Loaded, error) {
 	if p.cfg.KVCache.DType == "float32" {
 		o.KVDType = tensor.F32
 	}
-	if p.cfg.Transceiver != nil {
-		host, _, _ := net.SplitHostPort(p.listener.Addr().String())
-		o.Wire = &wire.Config{Host: host, Key: key, Logger: p.log, AttachTimeout: time.Duration(p.cfg.Transceiver.Attach) * time.Millisecond}
+	if t := p.cfg.Transceiver; t != nil {
+		o.Wire = &wire.Config{
+			Host: wireHost(p.host, p.listener.Addr()), Port: t.ControlPort, DataPort: t.DataPort, Advertise: t.AdvertiseHost,
+			Key: key, Logger: p.log, AttachTimeout: time.Duration(t.Attach) * time.Millisecond,
+		}
 	}
 	last, tensors, bytes := time.Now(), 0, 0
 	o.Loaded = func(_ string, n int) {
@@ -238,6 +248,22 @@ func (p *process) load(path string, key []byte) (*runner.Loaded, error) {
 		}
 	}
 	return runner.Load(o)
+}
+
+// wireHost is where KV transfer listens: where HTTP does. A wildcard stays as the user gave it, because the listener's
+// own address turns 0.0.0.0 into ::, whose first usable address may be of the wrong family.
+func wireHost(host string, at net.Addr) string {
+	if host == "" {
+		return "0.0.0.0"
+	}
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		return host
+	}
+	own, _, err := net.SplitHostPort(at.String())
+	if err != nil {
+		return host
+	}
+	return own
 }
 
 // servedName is what the user typed when that is a name and not a path.

@@ -15,7 +15,10 @@ func serveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve -c FILE",
 		Short: "Serve a cluster of running workers (see configs/cluster.yaml)",
-		Args:  cobra.NoArgs,
+		Long: `Serve a cluster of workers that run already, here or on other hosts. The file lists
+their addresses; docs/configuration.md describes its keys.`,
+		Example: `  frontend serve -c configs/cluster.yaml`,
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log, err := logger(level)
 			if err != nil {
@@ -56,7 +59,7 @@ func serveCommand() *cobra.Command {
 	}
 	fs := cmd.Flags()
 	fs.StringVarP(&file, "config", "c", "", "YAML file with the workers (see configs/cluster.yaml)")
-	fs.IntVar(&port, "port", 8000, "port to listen on")
+	fs.IntVar(&port, "port", 8000, "port to listen on; beats the file")
 	fs.StringVar(&level, "log-level", "info", "debug, info, warn or error")
 	return cmd
 }

@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 
@@ -38,7 +37,13 @@ func upCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Start a cluster on this machine: ctx and gen workers and the frontend before them",
-		Args:  cobra.NoArgs,
+		Long: `Start ctx and gen workers and the frontend on this machine, and keep them running:
+a worker that crashes is started again. One interrupt drains and stops all of it,
+a second one does not wait for running requests.`,
+		Example: `  frontend up
+  frontend up --model ./model.gguf --ctx 1 --gen 2 --port 9000
+  frontend up -c cluster.yaml`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			stop, hurry, release := signals(cmd.Context())
 			defer release()
@@ -54,9 +59,9 @@ func upCommand() *cobra.Command {
 	fs.StringVar(&f.model, "model", hub.DefaultModel, "GGUF file, model folder, Hugging Face id or alias")
 	fs.IntVar(&f.ctx, "ctx", 1, "number of ctx workers")
 	fs.IntVar(&f.gen, "gen", 1, "number of gen workers")
-	fs.IntVar(&f.port, "port", 8000, "port of the frontend, 0 = any free one")
-	fs.IntVar(&f.threads, "threads", 0, "compute threads of all workers together, 0 = all cores")
-	fs.StringVarP(&f.config, "config", "c", "", "YAML file like configs/cluster.yaml, without urls; worker keys go to the workers")
+	fs.IntVar(&f.port, "port", 8000, "port of the frontend, 0 = any free one; beats the file")
+	fs.IntVar(&f.threads, "threads", 0, "compute threads of all workers together, 0 = one per physical core")
+	fs.StringVarP(&f.config, "config", "c", "", "YAML file like configs/cluster.yaml, without urls; worker keys in it go to the workers")
 	fs.StringVar(&f.level, "log-level", "info", "debug, info, warn or error")
 	return cmd
 }
@@ -112,7 +117,7 @@ func prepare(f upFlags, changed func(string) bool) (*cluster, error) {
 		return nil, fmt.Errorf("--threads %d is negative", f.threads)
 	}
 	if c.threads == 0 {
-		c.threads = runtime.GOMAXPROCS(0)
+		c.threads = runner.DefaultThreads()
 	}
 	if c.bin, err = engineBinary(); err != nil {
 		return nil, err
@@ -245,6 +250,11 @@ func (c *cluster) children(dir string) ([]child, error) {
 			threads = share(c.threads, total, i)
 		}
 		delete(file, "threads")
+		admin, own := file["admin_addr"].(string)
+		if !own {
+			admin = "127.0.0.1:0" // TANDEM_ADMIN_ADDR is the frontend's
+		}
+		delete(file, "admin_addr")
 		text, err := json.Marshal(file) // JSON is YAML
 		if err != nil {
 			return nil, fmt.Errorf("configuration of %s: %w", name, err)
@@ -256,7 +266,7 @@ func (c *cluster) children(dir string) ([]child, error) {
 		out = append(out, child{name: name, args: func(port int) []string {
 			return []string{
 				"serve", c.model, "--role", role, "--host", "127.0.0.1", "--port", strconv.Itoa(port), "-c", path,
-				"--threads", fmt.Sprint(threads), "--admin-addr", "127.0.0.1:0", "--log-level", c.level,
+				"--threads", fmt.Sprint(threads), "--admin-addr", admin, "--log-level", c.level,
 			}
 		}})
 	}

@@ -69,7 +69,7 @@ func TestUpStartFails(t *testing.T) {
 
 func TestChildren(t *testing.T) {
 	cfg, _, err := config.LoadFrontend(config.Source{
-		Data:      []byte("max_num_tokens: 99\ngeneration_servers: {max_batch_size: 3, threads: 7, kv_cache_config: {max_tokens: 5}}"),
+		Data:      []byte("max_num_tokens: 99\ngeneration_servers: {max_batch_size: 3, threads: 7, admin_addr: off, kv_cache_config: {max_tokens: 5}}"),
 		LookupEnv: func(string) (string, bool) { return "", false },
 	})
 	if err != nil {
@@ -82,10 +82,10 @@ func TestChildren(t *testing.T) {
 		t.Fatalf("%v %v", list, err)
 	}
 	args := strings.Join(list[0].args(0), " ")
-	if want := "serve m --role ctx --host 127.0.0.1 --port 0 -c " + filepath.Join(dir, "ctx0.yaml") + " --threads 2"; !strings.HasPrefix(args, want) {
+	if want := "serve m --role ctx --host 127.0.0.1 --port 0 -c " + filepath.Join(dir, "ctx0.yaml") + " --threads 2 --admin-addr 127.0.0.1:0"; !strings.HasPrefix(args, want) {
 		t.Errorf("args %s", args)
 	}
-	if args := strings.Join(list[2].args(81), " "); !strings.Contains(args, "--role gen") || !strings.Contains(args, "--port 81") || !strings.Contains(args, "--threads 7") {
+	if args := strings.Join(list[2].args(81), " "); !strings.Contains(args, "--role gen") || !strings.Contains(args, "--port 81") || !strings.Contains(args, "--threads 7 --admin-addr off") {
 		t.Errorf("args %s", args)
 	}
 	read := func(name string) (v struct {

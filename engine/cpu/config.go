@@ -73,6 +73,9 @@ func (c Config) level() (kernels.Level, error) {
 	return level, nil
 }
 
+// DefaultThreads is what Threads 0 stands for.
+func DefaultThreads() int { return defaultThreads() }
+
 // defaultThreads counts physical cores, at most the processors the process may
 // use: two hyperthreads of a core gain nothing from these kernels.
 func defaultThreads() int {

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"tandem/engine/cpu"
 	"tandem/engine/executor"
 	"tandem/engine/tensor"
 )
@@ -69,6 +70,9 @@ func number(path string) int64 {
 // and MemoryShare the part of them that the pools of all workers on a host may
 // take together when nobody says how large they should be.
 func AvailableMemory() int64 { return availableMemory() }
+
+// DefaultThreads is the number of compute threads a worker takes when nobody says: one per physical core.
+func DefaultThreads() int { return cpu.DefaultThreads() }
 
 // MemoryShare is described at AvailableMemory.
 func MemoryShare() float64 { return memoryShare }

@@ -27,7 +27,6 @@ type Frontend struct {
 	NoRetry             bool   `mapstructure:"disagg_no_retry"`
 	MaxInflight         int    `mapstructure:"max_inflight_requests"`
 	AuthKey             string `mapstructure:"internal_request_auth_key"` // literal, env:NAME or file:PATH
-	AllowChatTemplate   bool   `mapstructure:"allow_request_chat_template"`
 	StripMessageHistory bool   `mapstructure:"gen_strip_message_history"`
 	PromptIDsAsBytes    bool   `mapstructure:"gen_tokids_ctxbytes"`
 	EarlyFirstToken     bool   `mapstructure:"early_first_token"`
@@ -61,6 +60,7 @@ type ServerSection struct {
 // unsupported are keys of the documented file whose feature does not exist yet. A key that does nothing would be worse
 // than an error, so each is refused unless its value says "off".
 type unsupported struct {
+	ChatTemplate  any `mapstructure:"allow_request_chat_template"` // no worker takes one
 	Conditional   any `mapstructure:"conditional_disagg_config"`
 	Cluster       any `mapstructure:"disagg_cluster"`
 	MetaServer    any `mapstructure:"metadata_server"`
@@ -212,6 +212,9 @@ func (f Frontend) sections() error {
 			return err
 		}
 	}
+	if a, b := f.Context.Worker["model"], f.Generation.Worker["model"]; a != nil && b != nil && a != b {
+		return fmt.Errorf("generation_servers.model: is %v but context_servers.model is %v; both roles need the same model", b, a)
+	}
 	return f.mixed()
 }
 
@@ -282,9 +285,10 @@ func workerKeys() []string {
 
 // ValidateServe checks what `frontend serve` needs besides: workers to talk to.
 func (f Frontend) ValidateServe() error {
-	for name, s := range map[string]ServerSection{"context_servers": f.Context, "generation_servers": f.Generation} {
+	for i, s := range []ServerSection{f.Context, f.Generation} {
 		if len(s.URLs) == 0 {
-			return fmt.Errorf("config: %s.urls: list at least one worker (host:port)", name)
+			name := []string{"context_servers", "generation_servers"}[i]
+			return fmt.Errorf("config: %s.urls: list at least one worker (host:port) in the file that -c names; frontend up starts its own workers", name)
 		}
 	}
 	return nil
@@ -325,7 +329,7 @@ func (f Frontend) disagg(key []byte) disagg.Config {
 		c.AdmissionTimeout = seconds(*f.AdmissionTimeout)
 	}
 	c.MaxRetries, c.NoRetry, c.MaxInflight = f.MaxRetries, f.NoRetry, f.MaxInflight
-	c.AllowChatTemplate, c.StripMessageHistory, c.PromptIDsAsBytes = f.AllowChatTemplate, f.StripMessageHistory, f.PromptIDsAsBytes
+	c.StripMessageHistory, c.PromptIDsAsBytes = f.StripMessageHistory, f.PromptIDsAsBytes
 	c.EarlyFirstToken, c.ExposeRouting = f.EarlyFirstToken, f.ExposeRouting
 	c.AuthKey = key
 	c.NodeID, c.ProcessID = disagg.DefaultNodeID(), disagg.DefaultProcessID()

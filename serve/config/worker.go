@@ -67,7 +67,9 @@ type Transceiver struct {
 	Lease             int     `mapstructure:"lease_ms"`
 	Attach            int     `mapstructure:"attach_ms"`
 	Progress          int     `mapstructure:"progress_ms"`
-	PeerWait          int     `mapstructure:"peer_wait_ms"`
+	ControlPort       int     `mapstructure:"control_port"`   // 0 = any free one
+	DataPort          int     `mapstructure:"data_port"`      // 0 = any free one
+	AdvertiseHost     string  `mapstructure:"advertise_host"` // where other workers reach this one, empty = --host
 	MaxConcurrentRecv int     `mapstructure:"max_concurrent_recv"`
 	MaxInflightBytes  int64   `mapstructure:"max_inflight_bytes"`
 	MaxLeasedFraction float64 `mapstructure:"max_leased_fraction"` // 1 = no cap
@@ -100,7 +102,7 @@ func DefaultTransceiver() Transceiver {
 	ms := func(d time.Duration) int { return int(d / time.Millisecond) }
 	return Transceiver{
 		Backend: "DEFAULT", TransferTimeout: ms(c.RecvTotal), Lease: ms(c.Lease), Attach: ms(c.Attach), Progress: ms(c.Progress),
-		PeerWait: ms(c.PeerWait), MaxConcurrentRecv: c.MaxConcurrentRecv, MaxInflightBytes: c.MaxInflightBytes,
+		MaxConcurrentRecv: c.MaxConcurrentRecv, MaxInflightBytes: c.MaxInflightBytes,
 		MaxLeasedFraction: c.MaxLeasedFraction, LocalRecompute: c.LocalRecompute,
 	}
 }
@@ -245,13 +247,18 @@ func (t *Transceiver) validate() error {
 		{"lease_ms", t.Lease},
 		{"attach_ms", t.Attach},
 		{"progress_ms", t.Progress},
-		{"peer_wait_ms", t.PeerWait},
 	} {
 		if f.ms < 1 {
 			return fmt.Errorf("%s%s: %d must be at least 1", at, f.key, f.ms)
 		}
 	}
 	switch {
+	case t.ControlPort < 0 || t.ControlPort > 65535:
+		return fmt.Errorf(at+"control_port: %d is outside 0..65535", t.ControlPort)
+	case t.DataPort < 0 || t.DataPort > 65535:
+		return fmt.Errorf(at+"data_port: %d is outside 0..65535", t.DataPort)
+	case strings.ContainsAny(t.AdvertiseHost, "/ []"):
+		return fmt.Errorf(at+"advertise_host: %q must be a host name or an address without port and brackets", t.AdvertiseHost)
 	case t.Backend != "DEFAULT":
 		return fmt.Errorf(at+"backend: %q is unknown, use DEFAULT", t.Backend)
 	case t.MaxConcurrentRecv < 1:

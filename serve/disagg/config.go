@@ -21,7 +21,6 @@ type Config struct {
 	RetryPause       time.Duration // before a retry, give or take a fifth
 	RacePause        time.Duration // before a retry of a transient race
 
-	AllowChatTemplate   bool   // chat_template in a request body
 	StripMessageHistory bool   // gen leg gets only the last chat message
 	PromptIDsAsBytes    bool   // ask ctx for prompt_token_ids_b64
 	EarlyFirstToken     bool   // emit the first delta from the ctx reply

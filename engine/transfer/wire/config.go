@@ -95,12 +95,26 @@ func advertised(host string) string {
 	if err != nil {
 		return host
 	}
+	return ownAddress(addrs, ip.To4() != nil)
+}
+
+// ownAddress returns the first address that other hosts may reach. A listener on
+// :: takes IPv4 too, so it may use any family, its own first.
+func ownAddress(addrs []net.Addr, v4 bool) string {
+	other := "127.0.0.1"
 	for _, a := range addrs {
-		if n, ok := a.(*net.IPNet); ok && n.IP.IsGlobalUnicast() && (n.IP.To4() != nil) == (ip.To4() != nil) {
+		n, ok := a.(*net.IPNet)
+		if !ok || !n.IP.IsGlobalUnicast() {
+			continue
+		}
+		if (n.IP.To4() != nil) == v4 {
 			return n.IP.String()
 		}
+		if !v4 && other == "127.0.0.1" {
+			other = n.IP.String()
+		}
 	}
-	return "127.0.0.1"
+	return other
 }
 
 const endpointScheme = "tcp://"
