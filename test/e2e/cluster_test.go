@@ -156,21 +156,20 @@ func footprintOf(t *testing.T, p *process) footprint {
 	return footprint{goroutines: n, files: len(fds)}
 }
 
-// settled waits until the footprint is the same for a while, and returns it.
-func settled(t *testing.T, p *process) footprint {
+// footprints returns the most that idle processes hold over a while that is
+// longer than the pause between health probes.
+func footprints(t *testing.T, ps ...*process) map[*process]footprint {
 	t.Helper()
-	last, same := footprint{}, 0
-	eventually(settleLimit, func() bool {
+	most := map[*process]footprint{}
+	for range 20 {
 		client.CloseIdleConnections()
-		now := footprintOf(t, p)
-		if now == last {
-			same++
-		} else {
-			last, same = now, 0
+		for _, p := range ps {
+			now := footprintOf(t, p)
+			most[p] = footprint{max(most[p].goroutines, now.goroutines), max(most[p].files, now.files)}
 		}
-		return same >= 25
-	})
-	return last
+		time.Sleep(200 * time.Millisecond)
+	}
+	return most
 }
 
 // checkFootprint fails if a process holds more than it did before.
@@ -211,4 +210,14 @@ func getJSON(t *testing.T, url string, v any) {
 	if err := json.Unmarshal([]byte(get(t, url)), v); err != nil {
 		t.Fatalf("GET %s: %v", url, err)
 	}
+}
+
+// metric finds a value in Prometheus text; "" if it is not there.
+func metric(text, name string) string {
+	for line := range strings.Lines(text) {
+		if rest, ok := strings.CutPrefix(line, name+" "); ok {
+			return strings.TrimSpace(rest)
+		}
+	}
+	return ""
 }

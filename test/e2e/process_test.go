@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -73,14 +74,7 @@ func start(t *testing.T, name, bin string, args ...string) *process {
 			<-p.done
 			t.Fatalf("%s ended before it was ready: %v\n%s", name, p.err, p.log.String())
 		}
-		for _, field := range strings.Fields(line) {
-			if v, ok := strings.CutPrefix(field, "url="); ok {
-				p.url = strings.TrimSuffix(v, "/")
-			}
-			if v, ok := strings.CutPrefix(field, "admin="); ok {
-				p.admin = v
-			}
-		}
+		p.readReady(line)
 		if !strings.HasPrefix(p.url, "http://") {
 			t.Fatalf("%s: the ready line has no url: %q", name, line)
 		}
@@ -88,6 +82,28 @@ func start(t *testing.T, name, bin string, args ...string) *process {
 		t.Fatalf("%s is not ready after %v\n%s", name, startLimit, p.log.String())
 	}
 	return p
+}
+
+// readyMarks begin the ready lines: of serve for programs, of up for people.
+var readyMarks = []string{"TANDEM_READY ", "Tandem is ready at "}
+
+func isReady(line string) bool {
+	return slices.ContainsFunc(readyMarks, func(m string) bool { return strings.HasPrefix(line, m) })
+}
+
+func (p *process) readReady(line string) {
+	if rest, ok := strings.CutPrefix(line, readyMarks[1]); ok {
+		p.url, _, _ = strings.Cut(rest, " ")
+		return
+	}
+	for _, field := range strings.Fields(line) {
+		if v, ok := strings.CutPrefix(field, "url="); ok {
+			p.url = strings.TrimSuffix(v, "/")
+		}
+		if v, ok := strings.CutPrefix(field, "admin="); ok {
+			p.admin = v
+		}
+	}
 }
 
 // launch starts a binary; ready gets its ready line, or is closed without one.
@@ -121,7 +137,7 @@ func (p *process) follow(stdout io.Reader, ready chan<- string) {
 	in.Buffer(nil, 1<<20)
 	for in.Scan() {
 		p.log.Write(append(in.Bytes(), '\n'))
-		if line := in.Text(); strings.HasPrefix(line, "TANDEM_READY ") && !told {
+		if line := in.Text(); isReady(line) && !told {
 			told = true
 			ready <- line
 		}

@@ -1,0 +1,172 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// storm sends n requests of all kinds from several clients and hangs up on each
+// at a moment drawn from seed. It returns how many ended by themselves.
+func storm(url string, seed uint64, n int, longest time.Duration) (finished int) {
+	const clients = 16
+	var mu sync.Mutex
+	rng := rand.New(rand.NewPCG(seed, 2))
+	draw := func() (s sample, stream bool, patience time.Duration) {
+		mu.Lock()
+		defer mu.Unlock()
+		text := prose(rng.Uint64N(40), 5+rng.IntN(20)*rng.IntN(20))
+		prompt, path := any(user(text)), chatPath
+		if rng.IntN(3) == 0 {
+			prompt, path = text, textPath
+		}
+		s = sampleOf("", path, prompt, "max_tokens", 1+rng.IntN(20), "ignore_eos", true)
+		if rng.IntN(4) == 0 {
+			s.body["cache_salt"] = fmt.Sprint(rng.Uint64())
+		}
+		// Squared: short patience is frequent, since much happens early.
+		f := rng.Float64()
+		return s, rng.IntN(2) == 0, time.Duration(f * f * float64(longest))
+	}
+	var wg sync.WaitGroup
+	jobs := make(chan struct{}, n)
+	for range n {
+		jobs <- struct{}{}
+	}
+	close(jobs)
+	for range clients {
+		wg.Go(func() {
+			for range jobs {
+				s, stream, patience := draw()
+				ctx, cancel := context.WithTimeout(context.Background(), patience)
+				_, err := ask(ctx, url, s.path, s.streamed(stream))
+				cancel()
+				if err == nil {
+					mu.Lock()
+					finished++
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return finished
+}
+
+// TestCancelStorm cancels 200 requests at random moments. Nothing of them may
+// be left: no block, no hand-over, no goroutine, no descriptor.
+func TestCancelStorm(t *testing.T) {
+	c := startCluster(t, workerConfig{}, "")
+	all := []*process{c.process, c.ctx, c.gen}
+	normal(t, c.url, 4)
+	waitClean(t, settleLimit, c.ctx, c.gen)
+	before := footprints(t, all...)
+	begin := time.Now()
+	finished := storm(c.url, 1, 200, 6*time.Second)
+	t.Logf("the storm took %v", time.Since(begin))
+	t.Logf("%d of 200 requests were faster than their client's patience", finished)
+	waitClean(t, settleLimit, c.ctx, c.gen)
+	normal(t, c.url, 10)
+	waitClean(t, settleLimit, c.ctx, c.gen)
+	for _, p := range all {
+		checkFootprint(t, p, before[p])
+	}
+	idleGauges(t, c.process)
+}
+
+// normal sends requests that must succeed.
+func normal(t *testing.T, url string, n int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
+	defer cancel()
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			s := sampleOf("", chatPath, user("What is the capital of France?"))
+			r, err := ask(ctx, url, s.path, s.streamed(i%2 == 0))
+			if err != nil || r.Text != "The capital of France is Paris." {
+				t.Errorf("a normal request: %v %+v", err, r)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// idleGauges checks that the frontend counts nothing as running.
+func idleGauges(t *testing.T, p *process) {
+	t.Helper()
+	for _, name := range []string{"tandem_handoffs_open", "tandem_reservations_open", "tandem_inflight_requests"} {
+		found := false
+		for line := range strings.Lines(get(t, p.url+"/metrics")) {
+			if !strings.HasPrefix(line, name) {
+				continue
+			}
+			found = true
+			if fields := strings.Fields(line); fields[len(fields)-1] != "0" {
+				t.Errorf("the idle frontend says %s", line)
+			}
+		}
+		if !found {
+			t.Errorf("/metrics has no %s", name)
+		}
+	}
+}
+
+// TestDisconnectInPrefill hangs up while ctx computes a long prompt.
+func TestDisconnectInPrefill(t *testing.T) {
+	c := startCluster(t, workerConfig{noReuse: true}, "")
+	for _, stream := range []bool{false, true} {
+		ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
+		done := make(chan error, 1)
+		go func() {
+			s := sampleOf("", chatPath, user(prose(3, 6500)))
+			_, err := ask(ctx, c.url, s.path, s.streamed(stream))
+			done <- err
+		}()
+		waitBusy(t, c.ctx)
+		cancel()
+		waitClean(t, 2*time.Second, c.ctx, c.gen)
+		if err := <-done; err == nil {
+			t.Error("the prompt was too short: the request ended by itself")
+		}
+	}
+	idleGauges(t, c.process)
+}
+
+// TestDisconnectInDecode hangs up while gen writes.
+func TestDisconnectInDecode(t *testing.T) {
+	c := startCluster(t, workerConfig{}, "")
+	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
+	defer cancel()
+	resp, err := post(ctx, c.url+chatPath, endless(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(resp.Body, make([]byte, 2000)); err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	waitClean(t, 2*time.Second, c.ctx, c.gen)
+
+	// A client that does not stream hangs up too.
+	ctx2, hangUp := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() {
+		_, err := ask(ctx2, c.url, chatPath, endless(false))
+		done <- err
+	}()
+	waitBusy(t, c.gen)
+	hangUp()
+	waitClean(t, 2*time.Second, c.ctx, c.gen)
+	if err := <-done; err == nil {
+		t.Error("the endless request ended")
+	}
+	idleGauges(t, c.process)
+}
