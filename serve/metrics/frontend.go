@@ -35,8 +35,8 @@ var _ disagg.Observer = (*Frontend)(nil)
 func NewFrontend(reg prometheus.Registerer, snapshot func() (s disagg.Snapshot, ok bool)) *Frontend {
 	m := &Frontend{
 		requests:   counter("total_requests", "Completions requests that passed the edge."),
-		streams:    counter("stream_requests", "Those that asked for a stream."),
-		whole:      counter("nonstream_requests", "Those that did not."),
+		streams:    counter("stream_requests", "Completions requests that asked for a stream."),
+		whole:      counter("nonstream_requests", "Completions requests that did not ask for a stream."),
 		responses:  counter("total_responses", "Answers, of any status."),
 		httpErrors: counter("http_exceptions", "Answers with a status of 400 or more."),
 		internal:   counter("internal_errors", "Answers with status 500: bugs of the frontend."),
