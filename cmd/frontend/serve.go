@@ -25,7 +25,8 @@ their addresses; docs/configuration.md describes its keys.`,
 				return err
 			}
 			src := config.Source{File: file, Flags: map[string]any{}}
-			if cmd.Flags().Changed("port") {
+			given := cmd.Flags().Changed("port")
+			if given && port != 0 {
 				src.Flags["port"] = port
 			}
 			cfg, warnings, err := config.LoadFrontend(src)
@@ -41,7 +42,10 @@ their addresses; docs/configuration.md describes its keys.`,
 			for _, w := range warnings {
 				log.Warn(w)
 			}
-			ln, err := listen(cfg.Hostname, cfg.Port)
+			if !given {
+				port = cfg.Port
+			}
+			ln, err := listen(cfg.Hostname, port)
 			if err != nil {
 				return err
 			}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 )
@@ -259,23 +260,23 @@ func (r *Registry) WaitStart(ctx context.Context, strict bool) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("workers not ready: %w", errors.Join(missing...))
+			return fmt.Errorf("workers not ready: %s", strings.Join(missing, "; ")) // one line, since it ends the start
 		case <-changed:
 		}
 	}
 }
 
-func (r *Registry) missing() []error {
-	var out []error
+func (r *Registry) missing() []string {
+	var out []string
 	for _, e := range r.table.order {
 		switch {
 		case e.prepared:
 		case e.refused != "":
-			out = append(out, fmt.Errorf("worker %s %s", e.id, e.refused))
+			out = append(out, fmt.Sprintf("worker %s %s", e.id, e.refused))
 		case e.lastError != "":
-			out = append(out, fmt.Errorf("worker %s: %s", e.id, e.lastError))
+			out = append(out, fmt.Sprintf("worker %s: %s", e.id, e.lastError))
 		default:
-			out = append(out, fmt.Errorf("worker %s has not answered yet", e.id))
+			out = append(out, fmt.Sprintf("worker %s has not answered yet", e.id))
 		}
 	}
 	return out

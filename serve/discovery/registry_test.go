@@ -66,8 +66,8 @@ func TestRegistryLifecycle(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
 		defer cancel()
-		if err := r.WaitStart(ctx, true); err == nil || !strings.Contains(err.Error(), "g:1") {
-			t.Errorf("WaitStart names the missing worker: %v", err)
+		if err := r.WaitStart(ctx, true); err == nil || !strings.Contains(err.Error(), "g:1") || strings.Contains(err.Error(), "\n") {
+			t.Errorf("WaitStart names the missing worker in one line: %v", err)
 		}
 		f.set("http://g:1", good(Generation, "a"))
 		if err := r.WaitStart(t.Context(), true); err != nil {
