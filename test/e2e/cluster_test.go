@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -72,23 +71,11 @@ func startFrontend(t *testing.T, ctx, gen []*process, more string) *process {
 	}
 	file := writeFile(t, "cluster.yaml", fmt.Sprintf(`
 hostname: 127.0.0.1
-port: %d
 expose_routing_headers: true
 context_servers: {urls: [%s]}
 generation_servers: {urls: [%s]}
-%s`, freePort(t), list(ctx), list(gen), more))
-	return start(t, "frontend", frontendBin, "serve", "-c", file)
-}
-
-// freePort returns a port that was free a moment ago.
-func freePort(t *testing.T) int {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	return ln.Addr().(*net.TCPAddr).Port
+%s`, list(ctx), list(gen), more))
+	return start(t, "frontend", frontendBin, "serve", "--port", "0", "-c", file)
 }
 
 // kvStats is /kv_cache_stats.
