@@ -164,6 +164,12 @@ func (o *LoadOptions) sizes(m model.Config) (executor.Config, tensor.KVShape) {
 	}
 	kv.Blocks = poolBlocks(core, kv, o.PoolTokens)
 	core.Blocks = kv.Blocks
+	// A chat that names no max_tokens asks for the whole context, so one that cannot fit would never be served.
+	if room := kv.Blocks * core.BlockTokens; room < core.MaxSeqLen {
+		o.Logger.Warn("max_seq_len is lowered to the size of the KV pool: raise kv_cache_config.max_tokens for longer requests",
+			"max_seq_len", core.MaxSeqLen, "using", room)
+		core.MaxSeqLen = room
+	}
 	return core, kv
 }
 
