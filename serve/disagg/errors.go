@@ -48,6 +48,9 @@ type legError struct {
 }
 
 func (e *legError) Error() string {
+	if e.cause == nil {
+		return fmt.Sprintf("%s leg %d: %s", e.role, e.id, e.err.Message)
+	}
 	return fmt.Sprintf("%s leg %d: %s: %v", e.role, e.id, e.err.Message, e.cause)
 }
 

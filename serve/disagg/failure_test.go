@@ -249,3 +249,14 @@ func TestRacesEndAfterFiveAttempts(t *testing.T) {
 		t.Errorf("%d attempts", n)
 	}
 }
+
+func TestLegErrorText(t *testing.T) {
+	e := &legError{role: discovery.Generation, id: 7, err: upstream("broken")}
+	if got := e.Error(); got != "generation leg 7: broken" {
+		t.Errorf("%q", got)
+	}
+	e.cause = io.EOF
+	if got := e.Error(); got != "generation leg 7: broken: EOF" {
+		t.Errorf("%q", got)
+	}
+}

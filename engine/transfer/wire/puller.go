@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -132,13 +133,18 @@ func (p *Puller) run(ctx context.Context, cancel context.CancelCauseFunc, order 
 	defer p.wg.Done()
 	pl := &pull{p: p, ctx: ctx, order: order}
 	err := pl.run()
+	level := slog.LevelWarn // the request may still succeed by a recompute, which hides a broken network
+	if ctx.Err() != nil {
+		level = slog.LevelDebug // stopped from here
+	}
 	cancel(nil)
 	id := order.Handle.ID
 	p.mu.Lock()
 	delete(p.pulls, id)
 	p.mu.Unlock()
 	if err != nil {
-		p.cfg.Logger.Debug("pull failed", "transfer_id", int64(id), "verified", pl.verified, "error", err)
+		p.cfg.Logger.Log(context.WithoutCancel(ctx), level, "fetching KV blocks failed", "disagg_request_id", int64(id),
+			"endpoint", order.Handle.Endpoint, "blocks", pl.verified, "error", err)
 		p.events(failed(id, pl.verified, err))
 		return
 	}
