@@ -159,13 +159,16 @@ func footprints(t *testing.T, ps ...*process) map[*process]footprint {
 	return most
 }
 
-// checkFootprint fails if a process holds more than it did before.
+// leakLimit is longer than workers keep unused connections to each other, 30 s.
+const leakLimit = time.Minute
+
+// checkFootprint fails if a process goes on holding more than it did before.
 func checkFootprint(t *testing.T, p *process, before footprint) {
 	t.Helper()
 	// A connection of the measurement itself is two goroutines and one file.
 	const slackGoroutines, slackFiles = 2, 1
 	var now footprint
-	ok := eventually(settleLimit, func() bool {
+	ok := eventually(leakLimit, func() bool {
 		client.CloseIdleConnections()
 		now = footprintOf(t, p)
 		return now.goroutines <= before.goroutines+slackGoroutines && now.files <= before.files+slackFiles
