@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"tandem/engine/executor"
 	"tandem/serve/router"
 )
 
@@ -144,5 +145,36 @@ func TestPageHasTheForeignKeys(t *testing.T) {
 				t.Errorf("%q in docs/configuration.md lacks %s", heading, key)
 			}
 		}
+	}
+}
+
+// TestPageOfOperationsLoads loads the example files of docs/operations.md.
+func TestPageOfOperationsLoads(t *testing.T) {
+	text, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	loaded := 0
+	for i, part := range strings.Split(string(text), "```yaml\n") {
+		if i == 0 {
+			continue
+		}
+		yaml, _, _ := strings.Cut(part, "```")
+		var warnings []string
+		if strings.HasPrefix(yaml, "# worker.yaml") {
+			_, warnings, err = LoadWorker(executor.Ctx, Source{Data: []byte(yaml), LookupEnv: env()})
+		} else {
+			var f Frontend
+			if f, warnings, err = loadFrontend(yaml); err == nil {
+				err = f.ValidateServe()
+			}
+		}
+		if err != nil || len(warnings) > 0 {
+			t.Errorf("%v %q in\n%s", err, warnings, yaml)
+		}
+		loaded++
+	}
+	if loaded != 2 {
+		t.Errorf("%d examples, want 2", loaded)
 	}
 }
