@@ -63,7 +63,7 @@ their addresses; docs/configuration.md describes its keys.`,
 	}
 	fs := cmd.Flags()
 	fs.StringVarP(&file, "config", "c", "", "YAML file with the workers (see configs/cluster.yaml)")
-	fs.IntVar(&port, "port", 8000, "port to listen on; beats the file")
+	fs.IntVar(&port, "port", 8000, "port to listen on, 0 = any free one; beats the file")
 	fs.StringVar(&level, "log-level", "info", "debug, info, warn or error")
 	return cmd
 }
