@@ -34,7 +34,7 @@ func root() *cobra.Command {
 	}
 	cmd.AddCommand(serveCommand(), modelCommand(), &cobra.Command{
 		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
-		Run: func(cmd *cobra.Command, _ []string) { fmt.Fprintln(cmd.OutOrStdout(), "engine", version) },
+		Run: func(cmd *cobra.Command, _ []string) { _, _ = fmt.Fprintln(cmd.OutOrStdout(), "engine", version) },
 	})
 	return cmd
 }

@@ -28,7 +28,7 @@ func modelCommand() *cobra.Command {
 			RunE: func(cmd *cobra.Command, args []string) error {
 				path, err := pull(cmd.Context(), args[0])
 				if err == nil {
-					fmt.Fprintln(cmd.OutOrStdout(), path)
+					_, _ = fmt.Fprintln(cmd.OutOrStdout(), path)
 				}
 				return err
 			},
@@ -38,7 +38,7 @@ func modelCommand() *cobra.Command {
 			RunE: func(cmd *cobra.Command, args []string) error {
 				path, err := hub.Locate(args[0])
 				if err == nil {
-					fmt.Fprintln(cmd.OutOrStdout(), path)
+					_, _ = fmt.Fprintln(cmd.OutOrStdout(), path)
 				}
 				return err
 			},
@@ -95,10 +95,12 @@ func inspect(w io.Writer, path string) error {
 	if err != nil {
 		return err
 	}
-	defer ck.Close()
+	defer func() { _ = ck.Close() }() // read only
 	c, t := ck.Config, ck.Tokenizer
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	row := func(key, format string, args ...any) { fmt.Fprintf(tw, "%s\t%s\n", key, fmt.Sprintf(format, args...)) }
+	row := func(key, format string, args ...any) {
+		_, _ = fmt.Fprintf(tw, "%s\t%s\n", key, fmt.Sprintf(format, args...))
+	}
 	row("file", "%s (%s)", ck.Path, ck.Format)
 	row("architecture", "%s %q", c.Arch, c.Name)
 	row("layers", "%d, hidden %d, feed-forward %d", c.Layers, c.Hidden, c.Inter)
@@ -117,9 +119,9 @@ func inspect(w io.Writer, path string) error {
 	row("end tokens", "%v", c.EOS)
 	row("chat template", "%s", orNone(oneLine(t.ChatTemplate)))
 	row("fingerprint", "%s", ck.Fingerprint())
-	fmt.Fprintf(tw, "\ntensor\ttype\tshape\tKiB\n")
+	_, _ = fmt.Fprintf(tw, "\ntensor\ttype\tshape\tKiB\n")
 	for _, h := range ck.Tensors() {
-		fmt.Fprintf(tw, "%s\t%s\t%v\t%.1f\n", h.Name, h.DType, h.Shape, float64(len(h.Data))/1024)
+		_, _ = fmt.Fprintf(tw, "%s\t%s\t%v\t%.1f\n", h.Name, h.DType, h.Shape, float64(len(h.Data))/1024)
 	}
 	return tw.Flush()
 }

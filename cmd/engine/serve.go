@@ -168,7 +168,7 @@ func (p *process) run(ctx context.Context, path string) error {
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(p.listener) }()
-	defer server.Close()
+	defer func() { _ = server.Close() }() // it ends whatever the drain left
 
 	start := time.Now()
 	if p.loaded, err = p.load(path, []byte(face.Key)); err != nil {

@@ -54,7 +54,7 @@ func TestFrontendErrors(t *testing.T) {
 		{"boolean text", "gen_strip_message_history: \"yes\"", "gen_strip_message_history"},
 		{"request template", "allow_request_chat_template: true", "allow_request_chat_template: not supported yet"},
 		{"two models", "context_servers: {model: a}\ngeneration_servers: {model: b}", "both roles need the same model"},
-		{"misspelt", "schedule_" + "stlye: x", `"schedule_style"`},
+		{"misspelt", "schedule_styel: x", `"schedule_style"`},
 		{"misspelt in a section", "context_servers: {ulrs: []}", `unknown key "context_servers.ulrs"; the nearest known key is "urls"`},
 		{"misspelt worker key", "max_batch_sise: 1", `"max_batch_size"`},
 		{"misspelt in a router", "context_servers: {router: {tipe: x}}", `"type"`},
