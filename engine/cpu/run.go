@@ -118,3 +118,8 @@ func (b *Backend) CopyBlockPrefix(from, to int32, tokens int) error {
 	}
 	return nil
 }
+
+// Progress counts the phases that runs have finished since New, also those of
+// the run in progress. Any goroutine may read it between New and Close: a count
+// that moves shows that a long step is not stuck.
+func (b *Backend) Progress() uint64 { return b.prog.Progress() }

@@ -24,6 +24,9 @@ type Device interface {
 	Run(b *tensor.Batch) ([]float32, error)
 	// CopyBlockPrefix copies the first tokens positions of one block to another.
 	CopyBlockPrefix(from, to int32, tokens int) error
+	// Progress is a count that moves while Run makes headway. It is read from
+	// other goroutines.
+	Progress() uint64
 }
 
 // Transport moves blocks between workers. Its methods return at once; what it

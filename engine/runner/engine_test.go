@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,6 +26,7 @@ type counting struct {
 	ran    chan int // rows of each run, if set
 	fail   func(rows int) error
 	logits []float32
+	moved  atomic.Uint64
 }
 
 func (d *counting) Run(b *tensor.Batch) ([]float32, error) {
@@ -47,6 +49,7 @@ func (d *counting) Run(b *tensor.Batch) ([]float32, error) {
 }
 
 func (d *counting) CopyBlockPrefix(int32, int32, int) error { return nil }
+func (d *counting) Progress() uint64                        { return d.moved.Load() }
 
 func start(t *testing.T, d Device) (*Engine, chan error) {
 	t.Helper()
@@ -251,4 +254,27 @@ func TestShutdownLetsRequestsFinish(t *testing.T) {
 		t.Fatal(err)
 	}
 	goleak.VerifyNone(t)
+}
+
+func TestLongStepIsNoStall(t *testing.T) {
+	d := &counting{hold: make(chan struct{}), ran: make(chan int, 1000)}
+	e, died := start(t, d)
+	if _, err := e.Submit(t.Context(), greedy(e, 1, 1), nil); err != nil {
+		t.Fatal(err)
+	}
+	<-d.ran // the step runs and will not end by itself
+	if h := e.Stats(0).Health; h != HealthStalled {
+		t.Errorf("a step without headway is %q", h)
+	}
+	d.moved.Add(1)
+	if h := e.Stats(time.Hour).Health; h != HealthOK {
+		t.Errorf("a step within its time is %q", h)
+	}
+	d.moved.Add(1)
+	before := e.status.moved
+	if e.Stats(time.Hour); e.status.moved == before {
+		t.Error("headway of the device was not noticed")
+	}
+	close(d.hold)
+	stop(t, e, died)
 }

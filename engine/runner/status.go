@@ -38,6 +38,10 @@ type status struct {
 	ids   map[request.ID]struct{}
 	drain bool
 	dead  bool
+
+	// The device's progress when it was last seen to move.
+	progress uint64
+	moved    time.Duration
 }
 
 func (s *status) set(core executor.Stats, now time.Duration) {
@@ -86,13 +90,17 @@ func (s *status) setDead() {
 	clear(s.ids)
 }
 
-// Stats returns the newest snapshot. stall is how long an iteration may take
-// with work present before the engine counts as stalled.
+// Stats returns the newest snapshot. stall is how long the engine may go with
+// work present and neither an iteration nor a phase of one finished before it
+// counts as stalled: a long prefill on a slow machine is no stall.
 func (e *Engine) Stats(stall time.Duration) Stats {
 	now := e.Now()
 	s := &e.status
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if p := e.device.Progress(); p != s.progress {
+		s.progress, s.moved = p, now
+	}
 	out := Stats{Stats: s.core, LastStepAge: now - s.at, Alive: len(s.ids)}
 	switch {
 	case s.dead:
@@ -101,7 +109,7 @@ func (e *Engine) Stats(stall time.Duration) Stats {
 		out.Health = HealthDraining
 	case len(s.ids) == 0:
 		out.Health = HealthIdle
-	case out.LastStepAge > stall:
+	case now-max(s.at, s.moved) > stall:
 		out.Health = HealthStalled
 	default:
 		out.Health = HealthOK

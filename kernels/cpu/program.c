@@ -197,7 +197,15 @@ static void run_worker(void *ctx, int worker)
 		for (int row = i * span; row < rows && row < (i + 1) * span; row++)
 			for (int r = 0; r < p->num_ropes; r++) rope_row(&p->ropes[r], row, p->row_pos[row]);
 	tm_pool_barrier(p->pool, worker);
-	for (int i = 0; i < p->num_ops; i++) tm_op_run(p, &p->ops[i], worker);
+	for (int i = 0; i < p->num_ops; i++) {
+		tm_op_run(p, &p->ops[i], worker);
+		if (worker == 0) atomic_fetch_add_explicit(&p->progress, 1, memory_order_relaxed);
+	}
+}
+
+uint64_t tm_program_progress(const tm_program *p)
+{
+	return atomic_load_explicit(&((tm_program *)p)->progress, memory_order_relaxed);
 }
 
 void tm_program_run(tm_program *p, const tm_batch *b)

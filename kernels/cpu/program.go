@@ -132,6 +132,9 @@ func (p *Program) Seal() error {
 // Bytes returns the activation memory of a sealed program.
 func (p *Program) Bytes() int { return int(C.tm_program_bytes(p.c)) }
 
+// Progress counts ops done since the start; it may be read during Run.
+func (p *Program) Progress() uint64 { return uint64(C.tm_program_progress(p.c)) }
+
 // Batch is a checked tensor.Batch; the slices are read during Run only.
 type Batch struct {
 	Tokens, RowStart, PosStart, PageStart, Pages, LogitRows []int32

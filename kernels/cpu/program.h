@@ -67,6 +67,10 @@ size_t tm_program_bytes(const tm_program *p);
 // tm_program_run runs a batch of at most max_rows rows.
 void tm_program_run(tm_program *p, const tm_batch *b);
 
+// tm_program_progress counts ops done since the start. It may be read while a
+// run is going on: a count that moves shows that a long step is not stuck.
+uint64_t tm_program_progress(const tm_program *p);
+
 // tm_pack packs rows of src, the file's bytes of the whole part seg, on all
 // workers of the pool.
 void tm_pack(tm_pool *pool, const tm_mat *m, int seg, const uint8_t *src);

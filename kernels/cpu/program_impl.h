@@ -57,6 +57,7 @@ typedef struct {
 } worker_mem;
 
 struct tm_program {
+	_Atomic uint64_t progress; // ops done, counted by worker 0
 	tm_pool *pool;
 	const tm_vec *vec;
 	int isa, max_rows, threads;

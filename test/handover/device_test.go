@@ -77,6 +77,8 @@ func (d *device) Run(b *tensor.Batch) ([]float32, error) {
 	return logits, nil
 }
 
+func (d *device) Progress() uint64 { return 0 }
+
 func (d *device) CopyBlockPrefix(from, to int32, tokens int) error {
 	copy(d.mem[to][:tokens*slotBytes], d.mem[from])
 	return nil
