@@ -169,7 +169,7 @@ func FuzzCtxReply(f *testing.F) {
 		_ = h.skipsGen(nil, 10)
 		_, _ = h.delta()
 		body := h.body.Clone()
-		_ = stripInternal(&body)
+		_ = stripInternal(&body, false)
 		_, _, _ = rewriteUsage(&body, &h.usage)
 	})
 }

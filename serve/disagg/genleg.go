@@ -139,7 +139,7 @@ func (s *Server) relayWhole(l *leg, g *genAttempt) *legError {
 			return l.fail(faultReply, upstream(err.Error()), err)
 		}
 	}
-	if stripInternal(&body) || changed {
+	if stripInternal(&body, g.p.Req.ReturnTokenIDs) || changed {
 		data = body.AppendJSON(make([]byte, 0, len(data)+64))
 	}
 	g.out.usage = usage

@@ -17,7 +17,7 @@ func (s *Server) skipGen(p *RoutePlan, h *handoff, out *client) error {
 		return s.skipStream(p, h, out, usage)
 	}
 	body := h.body.Clone()
-	stripInternal(&body)
+	stripInternal(&body, p.Req.ReturnTokenIDs)
 	return out.whole(body.AppendJSON(nil))
 }
 

@@ -47,16 +47,22 @@ func rewriteUsage(body *openai.Body, want *openai.Usage) (*openai.Usage, bool, e
 
 func number(n int) json.RawMessage { return strconv.AppendInt(nil, int64(n), 10) }
 
-// internalFields are members of a worker's reply that no client sees.
-var internalFields = []string{"prompt_token_ids", "prompt_token_ids_b64"}
-
-// stripInternal removes them and tells whether it found any.
-func stripInternal(body *openai.Body) (changed bool) {
-	for _, name := range internalFields {
-		if _, ok := body.Get(name); ok {
-			body.Delete(name)
-			changed = true
+// stripInternal removes what no client sees and tells whether it found any. keepIDs is set for clients that asked for
+// token ids: the prompt's ids stay then, as a worker by itself sends them.
+func stripInternal(body *openai.Body, keepIDs bool) (changed bool) {
+	var text string
+	if raw, ok := body.Get("prompt_token_ids_b64"); ok {
+		body.Delete("prompt_token_ids_b64")
+		changed = true
+		if json.Unmarshal(raw, &text) == nil && keepIDs {
+			if ids, err := openai.DecodeIDs(text); err == nil {
+				body.Set("prompt_token_ids", openai.AppendIDs(nil, ids))
+			}
 		}
+	}
+	if _, ok := body.Get("prompt_token_ids"); ok && !keepIDs {
+		body.Delete("prompt_token_ids")
+		changed = true
 	}
 	raw, _ := body.Get("choices")
 	var choices []json.RawMessage
