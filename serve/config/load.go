@@ -180,28 +180,40 @@ func envValue(text string, typ reflect.Type) (any, error) {
 		}
 		return parts, nil
 	}
-	return val, nil
+	if val == nil {
+		return nil, errors.New("is empty: give it a value or unset it")
+	}
+	return val, fits(val, typ)
 }
 
 // strictTypes turns off viper's weak conversions ("true" is no boolean, 1.5 no integer) and makes lists replace defaults.
 func strictTypes(dc *mapstructure.DecoderConfig) {
 	dc.WeaklyTypedInput = false
 	dc.ZeroFields = true
-	dc.DecodeHook = func(from, to reflect.Type, val any) (any, error) {
-		isFloat := from.Kind() == reflect.Float64 || from.Kind() == reflect.Float32
-		if isFloat && to.Kind() >= reflect.Int && to.Kind() <= reflect.Uint64 {
-			return nil, fmt.Errorf("expected a whole number, got %v", val)
-		}
-		if to.Kind() == reflect.Bool && from.Kind() != reflect.Bool {
-			return nil, fmt.Errorf("expected true or false without quotes, got %q", fmt.Sprint(val))
-		}
-		return val, nil
+	dc.DecodeHook = func(_, to reflect.Type, val any) (any, error) { return val, fits(val, to) }
+}
+
+// fits tells whether a value has the type of its key, in words for a user when it has not.
+func fits(val any, to reflect.Type) error {
+	isInt := func(k reflect.Kind) bool { return k >= reflect.Int && k <= reflect.Uint64 }
+	isFloat := func(k reflect.Kind) bool { return k == reflect.Float64 || k == reflect.Float32 }
+	from := reflect.ValueOf(val).Kind() // Invalid for nil, which fits nothing
+	switch kind := to.Kind(); {
+	case isInt(kind) && !isInt(from):
+		return fmt.Errorf("expected a whole number, got %v", val)
+	case isFloat(kind) && !isInt(from) && !isFloat(from):
+		return fmt.Errorf("expected a number, got %v", val)
+	case kind == reflect.Bool && from != reflect.Bool:
+		return fmt.Errorf("expected true or false without quotes, got %q", fmt.Sprint(val))
+	case kind == reflect.String && from != reflect.String:
+		return fmt.Errorf("expected text, got %v; put it in quotes", val)
 	}
+	return nil
 }
 
 // flattenDecodeError makes one line of mapstructure's list.
 func flattenDecodeError(err error) error {
-	return errors.New(oneLine(err))
+	return errors.New(strings.TrimPrefix(oneLine(err), "decoding failed due to the following error(s): "))
 }
 
 func oneLine(err error) string {

@@ -142,3 +142,21 @@ func FuzzLoad(f *testing.F) {
 		_, _, _ = Load(sample{}, Source{Data: data, LookupEnv: env()})
 	})
 }
+
+func TestTypeErrors(t *testing.T) {
+	for _, c := range []struct{ yaml, name, val, want string }{
+		{"max_batch_size: many", "", "", "'max_batch_size' expected a whole number, got many"},
+		{"stall_threshold_sec: long", "", "", "'stall_threshold_sec' expected a number, got long"},
+		{"served_model_name: 5", "", "", "'served_model_name' expected text, got 5; put it in quotes"},
+		{"", "TANDEM_MAX_BATCH_SIZE", "abc", "environment TANDEM_MAX_BATCH_SIZE: expected a whole number, got abc"},
+		{"", "TANDEM_TRUST_INTERNAL_NETWORK", "1", "environment TANDEM_TRUST_INTERNAL_NETWORK: expected true or false"},
+		{"", "TANDEM_THREADS", "", "environment TANDEM_THREADS: is empty"},
+		{"", "TANDEM_SERVED_MODEL_NAME", "5", ""},
+		{"stall_threshold_sec: 5", "", "", ""},
+	} {
+		_, _, err := Load(DefaultWorker(), Source{Data: []byte(c.yaml), LookupEnv: env(c.name, c.val)})
+		if (c.want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q %s=%q: got %v, want %q", c.yaml, c.name, c.val, err, c.want)
+		}
+	}
+}
