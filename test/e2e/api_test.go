@@ -29,8 +29,10 @@ type result struct {
 	Total      int
 	Logprobs   []string // an entry per token, as JSON
 
-	cached int
-	header http.Header
+	streamed  bool
+	promptIDs []int32 // never of a stream
+	cached    int
+	header    http.Header
 }
 
 // statusError is an answer that is not 200.
@@ -115,7 +117,8 @@ type reply struct {
 			Cached int `json:"cached_tokens"`
 		} `json:"prompt_tokens_details"`
 	}
-	Error *apiError
+	PromptIDs []int32 `json:"prompt_token_ids"`
+	Error     *apiError
 }
 
 // ask sends a request and reads the whole answer, streamed or not.
@@ -127,6 +130,7 @@ func ask(ctx context.Context, base, path string, body object, headers ...string)
 	defer resp.Body.Close()
 	r := &result{header: resp.Header}
 	if body["stream"] == true {
+		r.streamed = true
 		return r, r.readStream(resp, path)
 	}
 	data, err := io.ReadAll(resp.Body)
@@ -143,6 +147,7 @@ func ask(ctx context.Context, base, path string, body object, headers ...string)
 	if a.Choices[0].Internal != nil || bytes.Contains(data, []byte("disaggregated_params")) {
 		return nil, fmt.Errorf("the answer shows internals: %s", data)
 	}
+	r.promptIDs = a.PromptIDs
 	return r, r.add(&a)
 }
 

@@ -41,17 +41,17 @@ func health(t *testing.T, p *process) int {
 // TestNoGen kills the only gen worker for good: at first requests fail with
 // 502, once the loss is known with 503, and then ctx computes nothing.
 func TestNoGen(t *testing.T) {
-	c := startCluster(t, workerConfig{lease: 3 * time.Second}, "")
+	c := startCluster(t, workerConfig{}, "")
 	normal(t, c.url, 1)
 	c.gen.signal(t, syscall.SIGKILL)
 	c.gen.wait(t, stopLimit)
 	if e := refusal(t, c.process); e.status != http.StatusBadGateway && e.status != http.StatusServiceUnavailable {
 		t.Errorf("status %d: %s", e.status, e.Message)
 	}
+	waitClean(t, 3*time.Second, c.ctx) // long before the lease of a minute
 	if !eventually(settleLimit, func() bool { return health(t, c.process) == http.StatusServiceUnavailable }) {
 		t.Fatal("/health does not tell that gen is gone")
 	}
-	waitClean(t, settleLimit, c.ctx)
 	before := get(t, c.ctx.url+"/metrics")
 	e := refusal(t, c.process)
 	if e.status != http.StatusServiceUnavailable || e.header.Get("Retry-After") == "" || e.Type != "service_unavailable" {

@@ -103,20 +103,23 @@ func run(t *testing.T, samples []sample, p pass) []*result {
 	return out
 }
 
-// same compares all that must not depend on the deployment: the exported fields.
+// same compares all that must not depend on the deployment.
 func same(a, b *result) bool {
+	if !a.streamed && !b.streamed && !reflect.DeepEqual(a.promptIDs, b.promptIDs) {
+		return false
+	}
 	return a.Text == b.Text && a.Finish == b.Finish && reflect.DeepEqual(a.IDs, b.IDs) && reflect.DeepEqual(a.Logprobs, b.Logprobs) &&
 		a.Prompt == b.Prompt && a.Completion == b.Completion && a.Total == b.Total
 }
 
 func show(r *result) string {
-	return fmt.Sprintf("%q %v %s %d+%d=%d %v", r.Text, r.IDs, r.Finish, r.Prompt, r.Completion, r.Total, r.Logprobs)
+	return fmt.Sprintf("%q %v %s %d (%d ids)+%d=%d %v", r.Text, r.IDs, r.Finish, r.Prompt, len(r.promptIDs), r.Completion, r.Total, r.Logprobs)
 }
 
 // check looks at an answer by itself.
 func check(t *testing.T, s sample, r *result) {
 	t.Helper()
-	if len(r.IDs) != r.Completion || r.Completion == 0 || r.Prompt == 0 || r.Total != r.Prompt+r.Completion {
+	if len(r.promptIDs) != r.Prompt || len(r.IDs) != r.Completion || r.Completion == 0 || r.Prompt == 0 || r.Total != r.Prompt+r.Completion {
 		t.Errorf("%s: %d ids, usage %d+%d=%d", s.name, len(r.IDs), r.Prompt, r.Completion, r.Total)
 	}
 	if r.Finish != "stop" && r.Finish != "length" {
