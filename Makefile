@@ -10,6 +10,7 @@ TOOLS   := $(CURDIR)/.tools
 CLIENTS := $(CURDIR)/.cache/clients
 ARGS    ?=
 
+# SOAK and FUZZTIME are durations; ARGS goes to `frontend up`, MODEL names another model.
 .PHONY: run build model clients test test-go test-race test-invariants test-e2e fuzz check tools format generate bench soak clean
 
 # --- run -----------------------------------------------------------------------------------------
@@ -50,7 +51,9 @@ clients: ## real OpenAI clients, installed by name into .cache
 
 FUZZTIME ?= 10s
 fuzz: ## run every fuzz target for FUZZTIME
-	@$(GO) run ./test/fuzzall -time $(FUZZTIME)
+	@set -e; for p in $$(grep -rl --include='*_test.go' '^func Fuzz' . | xargs -n1 dirname | sort -u); do \
+	  for f in $$(grep -h -o '^func Fuzz[A-Za-z0-9_]*' $$p/*_test.go | cut -d' ' -f2); do \
+	    echo "$$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x $$p; done; done
 
 soak: build model ## long randomised runs (SOAK=10m)
 	SOAK=$(or $(SOAK),10m) $(GO) test -tags e2e -count=1 -timeout 0 -run 'Soak' ./test/e2e/... ./test/sim/...

@@ -108,19 +108,19 @@ func (f file) open(ctx context.Context, out *os.File, sum hash.Hash, have int64)
 	if have > 0 {
 		req.Header.Set("Range", fmt.Sprintf("bytes=%d-", have))
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := http.DefaultClient.Do(req) //nolint:bodyclose // the watchdog below closes it
 	if err != nil {
 		cancel()
 		return nil, 0, 0, err
 	}
 	body := &watchdog{body: resp.Body, cancel: cancel, timer: time.AfterFunc(stallTimeout, cancel)}
-	switch {
-	case resp.StatusCode == http.StatusPartialContent:
+	switch resp.StatusCode {
+	case http.StatusPartialContent:
 		return body, have, sizeOf(resp, have), nil
-	case resp.StatusCode == http.StatusRequestedRangeNotSatisfiable:
+	case http.StatusRequestedRangeNotSatisfiable:
 		body.Close()
 		return nil, have, have, nil // complete; the checksum decides
-	case resp.StatusCode == http.StatusOK:
+	case http.StatusOK:
 		sum.Reset()
 		if err := out.Truncate(0); err != nil {
 			body.Close()

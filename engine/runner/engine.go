@@ -212,7 +212,7 @@ func (e *Engine) Run(ctx context.Context) (err error) {
 		if e.finished() {
 			return nil
 		}
-		if worked := e.iterate(ctx); !worked {
+		if worked := e.iterate(); !worked {
 			e.wait(ctx)
 		}
 		if err := e.core.Fatal(); err != nil {
@@ -223,7 +223,7 @@ func (e *Engine) Run(ctx context.Context) (err error) {
 }
 
 // iterate runs one iteration of the loop and reports whether a batch ran.
-func (e *Engine) iterate(ctx context.Context) bool {
+func (e *Engine) iterate() bool {
 	e.read()
 	b := e.core.Plan(e.Now())
 	e.carry()
