@@ -121,3 +121,7 @@ func cbool(b bool) C.int {
 	}
 	return 0
 }
+
+// RowBytes returns the file bytes of one row of k values of an element type,
+// 0 when that is impossible.
+func RowBytes(dtype, k int) int { return int(C.tm_row_bytes(C.int(dtype), C.int(k))) }
