@@ -170,3 +170,24 @@ func TestDisconnectInDecode(t *testing.T) {
 	}
 	idleGauges(t, c.process)
 }
+
+// TestDisconnectFromWorker hangs up on a worker that serves alone: no frontend
+// tells it so.
+func TestDisconnectFromWorker(t *testing.T) {
+	mixed := startWorker(t, "mixed", workerConfig{})
+	long := sampleOf("", chatPath, user(prose(4, 6500)))
+	for _, body := range []object{endless(true), endless(false), long.streamed(true), long.streamed(false)} {
+		ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
+		done := make(chan error, 1)
+		go func() {
+			_, err := ask(ctx, mixed.url, chatPath, body)
+			done <- err
+		}()
+		waitBusy(t, mixed)
+		cancel()
+		waitClean(t, 2*time.Second, mixed)
+		if err := <-done; err == nil {
+			t.Error("the request ended by itself")
+		}
+	}
+}
