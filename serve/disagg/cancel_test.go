@@ -3,6 +3,7 @@ package disagg
 import (
 	"context"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -256,4 +257,24 @@ func TestHandoffIsSigned(t *testing.T) {
 	if h := r.ctx[0].requests()[0].header; h.Get(openai.HeaderAuth) != "" || h.Get(openai.HeaderDeadline) == "" {
 		t.Errorf("ctx headers %v", h)
 	}
+}
+
+// TestUnfinishedBody: a client that never ends its body takes no place of max_inflight_requests and holds up no drain.
+func TestUnfinishedBody(t *testing.T) {
+	r := one(t, ctxReply{}, genReply{}, withConfig(func(c *Config) { c.MaxInflight = 1 }))
+	conn, err := net.Dial("tcp", strings.TrimPrefix(r.front.URL, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, _ = io.WriteString(conn, "POST "+completions+" HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\nExpect: 100-continue\r\n\r\n")
+	asked := make([]byte, 12)
+	if _, err := io.ReadFull(conn, asked); err != nil || string(asked) != "HTTP/1.1 100" { // the handler reads
+		t.Fatalf("%q, %v", asked, err)
+	}
+	_, _ = io.WriteString(conn, `{"model"`)
+	r.post(completions, hello).wantOK(t, "ABC")
+	now, cancel := context.WithCancel(t.Context())
+	cancel()
+	r.s.Drain(now)
 }

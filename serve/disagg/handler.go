@@ -65,6 +65,15 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, e openai.Endpoint
 			cut = out.fail(openai.NewError(http.StatusInternalServerError, "internal", "internal error"))
 		}
 	}()
+	if ready, why := s.ready(); !ready {
+		return s.finish(ctx, p, out, unavailable("%s; try again soon", why))
+	}
+	// Before the request counts as running: one whose body never ends must not hold up a drain or take a place.
+	data, err := openai.ReadBody(w, r, 0)
+	if err != nil {
+		s.obs.Happened(EventValidation)
+		return s.finish(ctx, p, out, err)
+	}
 	ok, full := s.enter()
 	switch {
 	case full:
@@ -75,10 +84,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, e openai.Endpoint
 		return s.finish(ctx, p, out, unavailable("the frontend is shutting down"))
 	}
 	defer s.leave()
-	if ready, why := s.ready(); !ready {
-		return s.finish(ctx, p, out, unavailable("%s; try again soon", why))
-	}
-	plan, err := s.admit(w, r, e, p)
+	plan, err := s.admit(data, r.Header, e, p)
 	if err != nil {
 		s.obs.Happened(EventValidation)
 		return s.finish(ctx, p, out, err)
@@ -87,12 +93,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, e openai.Endpoint
 	return s.finish(ctx, plan, out, s.run(ctx, plan, out))
 }
 
-// admit reads and checks the request at the edge and builds its plan.
-func (s *Server) admit(w http.ResponseWriter, r *http.Request, e openai.Endpoint, p *RoutePlan) (*RoutePlan, error) {
-	data, err := openai.ReadBody(w, r, 0)
-	if err != nil {
-		return nil, err // an *openai.Error for the client
-	}
+// admit checks the request at the edge and builds its plan.
+func (s *Server) admit(data []byte, h http.Header, e openai.Endpoint, p *RoutePlan) (*RoutePlan, error) {
 	req, err := openai.DecodeRequest(e, data)
 	var oe *openai.Error
 	if errors.As(err, &oe) && strings.HasPrefix(oe.Param, "disaggregated_params") {
@@ -106,7 +108,7 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, e openai.Endpoint
 	}
 	params, _ := req.Body.Get("conversation_params")
 	nvext, _ := req.Body.Get("nvext")
-	who, err := conversation.Resolve(conversation.Source{ConversationParams: params, NVExt: nvext, Header: r.Header})
+	who, err := conversation.Resolve(conversation.Source{ConversationParams: params, NVExt: nvext, Header: h})
 	var fe *conversation.FieldError
 	if errors.As(err, &fe) {
 		return nil, openai.Invalid(fe.Param, "%s %s", fe.Param, fe.Message)

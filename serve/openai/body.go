@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"slices"
+	"strings"
 	"time"
 	"unicode/utf8"
 )
@@ -27,8 +29,12 @@ type member struct {
 	raw  json.RawMessage
 }
 
-// ReadBody reads a request's body. Longer than limit bytes: *Error 413; not
-// readable: *Error 400.
+// bodyTime bounds the sending of a body. A client that never ends it would
+// otherwise hold its connection, and whatever waits for the request, for ever.
+const bodyTime = 60 * time.Second
+
+// ReadBody reads a request's body. Longer than limit bytes: *Error 413; not all
+// there after a minute: *Error 408; compressed or not readable: *Error 400.
 func ReadBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	if limit <= 0 {
 		limit = DefaultMaxBody
@@ -36,16 +42,27 @@ func ReadBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	tooLarge := func() *Error {
 		drain(w, r)
 		return NewError(http.StatusRequestEntityTooLarge, CodeBodyTooLarge,
-			"the request body is larger than the limit of %d bytes: send a shorter prompt, or raise the server's body limit", limit)
+			"the request body is larger than the limit of %d bytes: send a shorter one", limit)
+	}
+	if enc := r.Header.Get("Content-Encoding"); enc != "" && !strings.EqualFold(enc, "identity") {
+		return nil, Unsupported("Content-Encoding", "the content encoding %q is not supported: send plain JSON", Cut(enc, 64))
 	}
 	if r.ContentLength > limit {
 		return nil, tooLarge()
 	}
+	rc := http.NewResponseController(w)
+	_ = rc.SetReadDeadline(time.Now().Add(bodyTime)) // test recorders have none
 	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	var big *http.MaxBytesError
-	if errors.As(err, &big) {
+	switch {
+	case errors.As(err, &big):
 		return nil, tooLarge()
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		w.Header().Set("Connection", "close")
+		return nil, NewError(http.StatusRequestTimeout, CodeBodyTimeout,
+			"the request body did not arrive within %v: send it faster, or less", bodyTime)
 	}
+	_ = rc.SetReadDeadline(time.Time{})
 	if err != nil {
 		return nil, NewError(http.StatusBadRequest, CodeInvalidRequest, "the request body ended early: %v", err)
 	}

@@ -28,6 +28,7 @@ const (
 	CodeModelNotFound    = "model_not_found"
 	CodeContextLength    = "context_length_exceeded"
 	CodeBodyTooLarge     = "request_too_large"
+	CodeBodyTimeout      = "request_timeout"
 	CodeNotFound         = "not_found"
 	CodeUnauthorized     = "unauthorized"
 	CodeNotSupported     = "not_supported"

@@ -43,7 +43,8 @@ var fields = map[string]setter{
 		return err
 	},
 	"repetition_penalty": func(r *Request, p string, raw json.RawMessage) (err error) {
-		r.RepetitionPenalty, err = ptr(positive(p, raw, 100))
+		// Less would push logits beyond float32.
+		r.RepetitionPenalty, err = ptr(floatIn(p, raw, 1e-3, 100))
 		return err
 	},
 	"presence_penalty": func(r *Request, p string, raw json.RawMessage) (err error) {

@@ -9,6 +9,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 // TestReadBodyTooLarge: a client that sends its whole body before it looks for
@@ -46,5 +48,81 @@ func TestReadBodyTooLarge(t *testing.T) {
 			t.Errorf("%s: got %q, %v", name, answer, err)
 		}
 		conn.Close()
+	}
+}
+
+// pipeListener hands one connection to a server.
+type pipeListener struct{ conns chan net.Conn }
+
+func (l pipeListener) Accept() (net.Conn, error) {
+	if c, ok := <-l.conns; ok {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+func (l pipeListener) Close() error   { close(l.conns); return nil }
+func (l pipeListener) Addr() net.Addr { return &net.UnixAddr{} }
+
+// TestReadBodyTimeout: a body that never ends gets a 408, however its bytes drip, and one in time may be followed by a
+// handler that takes longer than the body could.
+func TestReadBodyTimeout(t *testing.T) {
+	for name, c := range map[string]struct {
+		drips int // one byte every 10 s
+		head  string
+		want  string
+	}{
+		"silent":  {0, "Content-Length: 10\r\n\r\n", "HTTP/1.1 408"},
+		"drips":   {9, "Content-Length: 10\r\n\r\n", "HTTP/1.1 408"},
+		"in time": {5, "Content-Length: 5\r\n\r\n", "HTTP/1.1 200"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := pipeListener{make(chan net.Conn, 1)}
+				srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if _, err := ReadBody(w, r, 1000); err != nil {
+						WriteError(w, err)
+						return
+					}
+					select {
+					case <-r.Context().Done():
+						t.Error("the deadline of the body ended the request")
+					case <-time.After(2 * bodyTime):
+					}
+				})}
+				go srv.Serve(l)
+				ours, theirs := net.Pipe()
+				defer func() {
+					ours.Close()
+					srv.Close()
+					time.Sleep(time.Minute) // the server lingers after an error
+				}()
+				l.conns <- theirs
+				go func() {
+					if _, err := io.WriteString(ours, "POST / HTTP/1.1\r\nHost: x\r\n"+c.head); err != nil {
+						return
+					}
+					for range c.drips {
+						time.Sleep(10 * time.Second)
+						if _, err := io.WriteString(ours, "x"); err != nil {
+							return
+						}
+					}
+				}()
+				answer := make([]byte, 12)
+				if _, err := io.ReadFull(ours, answer); err != nil || string(answer) != c.want {
+					t.Errorf("got %q, %v; want %q", answer, err, c.want)
+				}
+			})
+		})
+	}
+}
+
+func TestReadBodyCompressed(t *testing.T) {
+	r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader("\x1f\x8b"))
+	r.Header.Set("Content-Encoding", "gzip")
+	_, err := ReadBody(httptest.NewRecorder(), r, 0)
+	var e *Error
+	if !errors.As(err, &e) || e.Status != http.StatusBadRequest || e.Param != "Content-Encoding" {
+		t.Errorf("got %v", err)
 	}
 }
