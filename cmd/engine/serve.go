@@ -26,6 +26,7 @@ import (
 	"tandem/engine/transfer/wire"
 	"tandem/serve/config"
 	"tandem/serve/metrics"
+	"tandem/serve/openai"
 	"tandem/serve/worker"
 )
 
@@ -289,7 +290,12 @@ func (p *process) announce(admin string, took time.Duration) {
 type chatTemplate struct{ t *chat.Template }
 
 func (c chatTemplate) Render(messages, tools, kwargs json.RawMessage) (string, error) {
-	return c.t.Render(chat.Input{Messages: messages, Tools: tools, AddGenerationPrompt: true, Extra: kwargs})
+	text, err := c.t.Render(chat.Input{Messages: messages, Tools: tools, AddGenerationPrompt: true, Extra: kwargs})
+	var refused *chat.RenderError
+	if errors.As(err, &refused) {
+		return "", openai.Invalid(refused.Param, "%s", openai.Cut(err.Error(), openai.MaxErrorText))
+	}
+	return text, err
 }
 
 // adminServer serves pprof on a listener of its own.

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"errors"
 	"net/http"
 	"slices"
 
@@ -124,6 +125,10 @@ func (j *job) prompt(kind request.Kind) ([]int32, error) {
 		return nil, openai.Invalid("messages", "this model has no chat template: use /v1/completions")
 	}
 	text, err := j.Template.Render(q.MessagesJSON(), q.Tools, q.ChatTemplateKwargs)
+	var wire *openai.Error
+	if errors.As(err, &wire) {
+		return nil, wire // it names the field to blame
+	}
 	if err != nil {
 		return nil, openai.Invalid("messages", "%s", openai.Cut(err.Error(), openai.MaxErrorText))
 	}
@@ -143,7 +148,10 @@ func (j *job) encode(param, text string, o tokenizer.EncodeOptions) ([]int32, er
 
 func (j *job) checkPrompt(ids []int32) error {
 	param := "messages"
-	if j.wire.Endpoint == openai.Completion {
+	switch {
+	case j.wire.PromptIDs != nil:
+		param = "prompt_token_ids"
+	case j.wire.Endpoint == openai.Completion:
 		param = "prompt"
 	}
 	if limit := j.info.MaxSeqLen; len(ids) >= limit {

@@ -37,7 +37,8 @@ type Stream interface {
 type Template interface {
 	// Render takes JSON texts so that the order of members, which templates
 	// print, survives: messages a list, tools a list or nil, kwargs an object or
-	// nil. An error is the client's: the template refused the chat.
+	// nil. An error is the client's: the template refused the chat, and an
+	// *openai.Error says which field is to blame.
 	Render(messages, tools, kwargs json.RawMessage) (string, error)
 }
 

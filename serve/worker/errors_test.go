@@ -28,6 +28,8 @@ func TestBadInput(t *testing.T) {
 		{"unknown model", "chat", strings.Replace(chatHi, "tiny", "gpt-9", 1) + `}`, 404, "model", "model_not_found", `use "tiny"`},
 		{"empty messages", "chat", `{"messages":[]}`, 400, "messages", "invalid_request", "at least one message"},
 		{"template refuses", "chat", `{"messages":[{"role":"user","content":"refuse me"}]}`, 400, "messages", "invalid_request", "roles must alternate"},
+		{"template refuses variables", "chat", chatHi + `,"chat_template_kwargs":{"messages":[]}}`, 400, "chat_template_kwargs", "invalid_request", "own request field"},
+		{"foreign id in place of messages", "chat", `{"prompt_token_ids":[1048576]}`, 400, "prompt_token_ids", "invalid_request", "outside the vocabulary"},
 		{"request template", "chat", chatHi + `,"chat_template":"{{ 1 }}"}`, 400, "chat_template", "not_supported", "leave chat_template out"},
 		{"long prompt", "text", `{"prompt":"` + long + `"}`, 400, "prompt", "context_length_exceeded", "200 tokens and the context length is 128"},
 		{"long chat", "chat", `{"messages":[{"role":"user","content":"` + long + `"}]}`, 400, "messages", "context_length_exceeded", "shorten the prompt by 80 tokens"},

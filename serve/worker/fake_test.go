@@ -228,12 +228,15 @@ func (s *fakeStream) step(o *runner.Output) {
 // fakeTemplate renders "role: content" lines.
 type fakeTemplate struct{}
 
-func (fakeTemplate) Render(messages, tools, _ json.RawMessage) (string, error) {
+func (fakeTemplate) Render(messages, tools, kwargs json.RawMessage) (string, error) {
 	var list []struct{ Role, Content string }
 	if err := json.Unmarshal(messages, &list); err != nil {
 		return "", err
 	}
 	var b strings.Builder
+	if strings.Contains(string(kwargs), "messages") {
+		return "", openai.Invalid("chat_template_kwargs", "messages has its own request field")
+	}
 	for _, m := range list {
 		if m.Content == "refuse me" {
 			return "", errors.New("conversation roles must alternate")
