@@ -65,7 +65,7 @@ func TestStartErrors(t *testing.T) {
 		{"bad port", []string{engineBin, "serve", "--port", "99999"}, []string{"99999"}},
 		{"busy admin port", engine("--admin-addr", busy.Addr().String()), []string{"admin"}},
 
-		{"frontend: unknown key", frontend(urls+"schedule_stlye: x\n", "--port", "0"), []string{"schedule_stlye", "schedule_style"}},
+		{"frontend: unknown key", frontend(urls+"schedule_styles: x\n", "--port", "0"), []string{"schedule_styles", "schedule_style"}},
 		{"frontend: unknown router", frontend("context_servers: {urls: [\"127.0.0.1:1\"], router: {type: foo}}\ngeneration_servers: {urls: [\"127.0.0.1:2\"]}\n"), []string{"foo", "round_robin"}},
 		{"frontend: number of urls", frontend("context_servers: {urls: [\"127.0.0.1:1\"], num_instances: 2}\ngeneration_servers: {urls: [\"127.0.0.1:2\"]}\n"), []string{"num_instances", "2", "1"}},
 		{"frontend: no workers", frontend("port: 8123\n"), []string{"context_servers"}},
