@@ -122,7 +122,7 @@ func (s *Server) relayWhole(l *leg, g *genAttempt) *legError {
 	if lerr != nil {
 		return lerr
 	}
-	l.first = s.now().Sub(l.started)
+	// l.first stays 0: a whole answer does not tell when its first token was there.
 	body, err := openai.ParseBody(data)
 	if err != nil {
 		return l.fail(faultReply, upstream("the reply is no JSON object"), err)

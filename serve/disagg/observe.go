@@ -42,7 +42,7 @@ const (
 type LegEnd struct {
 	Role  string // RoleContext or RoleGeneration
 	OK    bool
-	First time.Duration // to the first token: the reply of ctx, the first event of gen; 0 = none came
+	First time.Duration // to the first token: the reply of ctx, the first event of a gen stream; 0 = unknown
 	Total time.Duration
 	// Tokens that the leg produced; 0 = unknown.
 	Tokens int

@@ -196,6 +196,12 @@ func (c *counter) Happened(e Event, labels ...string) {
 	c.seen[string(e)+" "+strings.Join(labels, " ")]++
 }
 
+func (c *counter) LegEnded(l LegEnd) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.seen[fmt.Sprintf("%s leg, first token known %t", l.Role, l.First > 0)]++
+}
+
 func (c *counter) count(name string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

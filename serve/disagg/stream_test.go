@@ -1,6 +1,7 @@
 package disagg
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -33,6 +34,19 @@ func TestStreamIsRelayedExactly(t *testing.T) {
 	want := strings.Replace(strings.Join(parts, ""), `"cached_tokens":101`, `"cached_tokens":7`, 1)
 	if a.raw != want || a.err != nil {
 		t.Errorf("got %v\n%s\nwant\n%s", a.err, a.raw, want)
+	}
+}
+
+// A whole answer comes at once, so that its arrival is no time to first token.
+func TestFirstTokenIsTimedInStreamsOnly(t *testing.T) {
+	for body, known := range map[string]bool{hello: false, streamed: true} {
+		r := one(t, ctxReply{}, genReply{})
+		if a := r.post(completions, body); a.status != http.StatusOK {
+			t.Fatalf("%s: %d %s", body, a.status, a.raw)
+		}
+		if name := fmt.Sprintf("generation leg, first token known %t", known); r.obs.count(name) != 1 || r.obs.count("context leg, first token known true") != 1 {
+			t.Errorf("%s: %v", body, r.obs.seen)
+		}
 	}
 }
 
