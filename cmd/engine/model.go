@@ -1,11 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"sort"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 
@@ -25,6 +28,9 @@ func modelCommand() *cobra.Command {
 	cmd.AddCommand(
 		&cobra.Command{
 			Use: "pull NAME", Short: "Fetch a model: a Hugging Face id or an alias (" + known + ")", Args: cobra.ExactArgs(1),
+			Long: "Fetch a model and print its path. NAME is an alias (" + known + "), a Hugging Face repository with safetensors,\n" +
+				"or such a repository and the quantisation of one of its GGUF files.",
+			Example: "  engine model pull Qwen/Qwen3-0.6B\n  engine model pull Qwen/Qwen3-0.6B-GGUF:Q8_0",
 			RunE: func(cmd *cobra.Command, args []string) error {
 				path, err := pull(cmd.Context(), args[0])
 				if err == nil {
@@ -111,19 +117,39 @@ func inspect(w io.Writer, path string) error {
 	row("parameters", "%.1f M in %.1f MiB", float64(ck.Params())/1e6, float64(ck.Bytes())/(1<<20))
 	row("quantisation", "%s", quantisation(ck.Tensors()))
 	row("KV cache", "%d bytes a token (bfloat16), %d (float32)", c.KVBytesPerToken(tensor.BF16), c.KVBytesPerToken(tensor.F32))
-	if len(t.JSON) > 0 {
+	switch {
+	case len(t.JSON) > 0:
 		row("tokenizer", "tokenizer.json")
-	} else {
+	case len(t.Tokens) == 0:
+		row("tokenizer", "none: it cannot be served")
+	default:
 		row("tokenizer", "%s, pre-tokenizer %s, %d tokens, %d merges", t.Model, orNone(t.Pre), len(t.Tokens), len(t.Merges))
 	}
 	row("end tokens", "%v", c.EOS)
 	row("chat template", "%s", orNone(oneLine(t.ChatTemplate)))
 	row("fingerprint", "%s", ck.Fingerprint())
 	_, _ = fmt.Fprintf(tw, "\ntensor\ttype\tshape\tKiB\n")
-	for _, h := range ck.Tensors() {
+	for _, h := range byLayer(ck.Tensors()) {
 		_, _ = fmt.Fprintf(tw, "%s\t%s\t%v\t%.1f\n", h.Name, h.DType, h.Shape, float64(len(h.Data))/1024)
 	}
 	return tw.Flush()
+}
+
+// byLayer sorts tensors by name, and the numbers in it by value: layer 2 before layer 10.
+func byLayer(all []tensor.Host) []tensor.Host {
+	sorted := slices.Clone(all)
+	key := func(name string) []string { return strings.Split(name, ".") }
+	slices.SortStableFunc(sorted, func(a, b tensor.Host) int {
+		return slices.CompareFunc(key(a.Name), key(b.Name), func(x, y string) int {
+			i, errI := strconv.Atoi(x)
+			j, errJ := strconv.Atoi(y)
+			if errI == nil && errJ == nil {
+				return cmp.Compare(i, j)
+			}
+			return cmp.Compare(x, y)
+		})
+	})
+	return sorted
 }
 
 // quantisation sums tensors by type, largest first.
@@ -140,7 +166,11 @@ func quantisation(all []tensor.Host) string {
 	sort.Slice(types, func(i, j int) bool { return size[types[i]] > size[types[j]] })
 	parts := make([]string, 0, len(types))
 	for _, t := range types {
-		parts = append(parts, fmt.Sprintf("%s: %d tensors, %.1f MiB", t, count[t], float64(size[t])/(1<<20)))
+		many := "s"
+		if count[t] == 1 {
+			many = ""
+		}
+		parts = append(parts, fmt.Sprintf("%s: %d tensor%s, %.1f MiB", t, count[t], many, float64(size[t])/(1<<20)))
 	}
 	return strings.Join(parts, "; ")
 }

@@ -1,10 +1,13 @@
 package runner
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"slices"
+	"strings"
 
 	"tandem/engine/cpu"
 	"tandem/engine/executor"
@@ -20,7 +23,7 @@ import (
 type LoadOptions struct {
 	Path       string // GGUF file or Hugging Face folder
 	ServedName string // empty = DefaultName
-	// DefaultName is used when the checkpoint has no name either.
+	// DefaultName may be empty too: then the checkpoint's own name counts, then that of its file or folder.
 	DefaultName string
 	Core        executor.Config // Vocab, Blocks, Layout, Namespace, Incarnation and Endpoint are filled in here
 	Threads     int             // 0 = one per physical core
@@ -95,9 +98,12 @@ func Load(o LoadOptions) (_ *Loaded, err error) {
 // text makes tokenizer, template and end tokens.
 func (l *Loaded) text(ck *model.Checkpoint, log *slog.Logger) (err error) {
 	d := ck.Tokenizer
-	if len(d.JSON) > 0 {
+	switch {
+	case len(d.JSON) > 0:
 		l.Tokenizer, err = tokenizer.FromJSON(d.JSON, d.ConfigJSON)
-	} else {
+	case ck.Format == model.FormatSafetensors:
+		return errors.New("the folder has no tokenizer.json; older folders get one from transformers: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)")
+	default:
 		l.Tokenizer, err = tokenizer.FromGGUF(tokenizer.GGUF{
 			Model: d.Model, Pre: d.Pre, Tokens: d.Tokens, Types: d.Types, Scores: d.Scores, Merges: d.Merges,
 			BOS: d.BOS, EOS: d.EOS, EOT: tokenizer.NoToken, EOM: tokenizer.NoToken, UNK: d.UNK,
@@ -173,15 +179,18 @@ func (o *LoadOptions) sizes(m model.Config) (executor.Config, tensor.KVShape) {
 	return core, kv
 }
 
+// ownName is the name that the checkpoint gives itself; without one, or where
+// that is a path on the machine of its maker, the name of its file or folder.
+func ownName(ck *model.Checkpoint) string {
+	if name := ck.Config.Name; name != "" && !filepath.IsAbs(name) && !strings.HasPrefix(name, ".") {
+		return name
+	}
+	return strings.TrimSuffix(filepath.Base(ck.Path), ".gguf")
+}
+
 // engine puts the driver, and the transfer endpoint if asked for, on the device.
 func (l *Loaded) engine(o LoadOptions, ck *model.Checkpoint, core executor.Config, kv tensor.KVShape) (err error) {
-	name := o.ServedName
-	if name == "" {
-		name = o.DefaultName
-	}
-	if name == "" {
-		name = ck.Config.Name
-	}
+	name := cmp.Or(o.ServedName, o.DefaultName, ownName(ck))
 	core.Incarnation = o.Incarnation
 	core.Layout = transfer.Layout{
 		Layers: kv.Layers, KVHeads: kv.KVHeads, HeadDim: kv.HeadDim, DType: kv.DType.String(), BlockTokens: kv.BlockTokens, Packing: cpu.Packing,

@@ -36,3 +36,19 @@ func TestSizes(t *testing.T) {
 		}
 	}
 }
+
+func TestOwnName(t *testing.T) {
+	for _, c := range []struct{ inside, path, want string }{
+		{"Tiny 1B", "/models/x.gguf", "Tiny 1B"},
+		{"acme/tiny", "/models/y", "acme/tiny"},
+		{"", "/models/tiny-chat", "tiny-chat"},
+		{"", "/models/tiny.Q8_0.gguf", "tiny.Q8_0"},
+		{"/home/maker/run7/last", "/models/tiny-chat", "tiny-chat"},
+		{"./out", "/models/tiny-chat", "tiny-chat"},
+	} {
+		ck := &model.Checkpoint{Path: c.path, Config: model.Config{Name: c.inside}}
+		if got := ownName(ck); got != c.want {
+			t.Errorf("%q at %s is served as %q, want %q", c.inside, c.path, got, c.want)
+		}
+	}
+}
