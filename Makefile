@@ -37,9 +37,9 @@ test-go: model clients
 test-race: model
 	$(GO) test -race -short ./engine/runner/... ./engine/transfer/... ./engine/cpu/... ./serve/... ./cmd/...
 
-# The state machines with their invariants checked after every step.
+# The core with its books checked at every call of Effects.
 test-invariants:
-	$(GO) test -tags invariants ./engine/executor/... ./engine/kvcache/... ./engine/scheduler/... ./test/sim/...
+	$(GO) test -tags invariants ./engine/runner/... ./test/sim/... ./test/handover/...
 
 # Whole processes, driven from outside, also by the openai packages for Python and Node.
 test-e2e: model clients

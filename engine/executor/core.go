@@ -108,6 +108,7 @@ func (c *Core) fx() *Effects { return &c.effects[c.side] }
 // Effects returns what is to be done since the last call. It is valid until the
 // call after the next one of Effects; its slices must not be kept.
 func (c *Core) Effects() *Effects {
+	c.verify()
 	out := c.fx()
 	c.side ^= 1
 	e := c.fx()
