@@ -126,11 +126,19 @@ func (r *Registry) probe(ctx context.Context, id, url string) bool {
 	case !before && after:
 		r.log.Info("worker is up", "server", id, "role", info.Role, "model", info.Model, "incarnation", info.Incarnation)
 	case before && !after:
-		r.log.Warn("worker is down", "server", id, "error", err, "refused", refused)
+		r.log.Warn("worker is down", "server", id, "error", reason(err, refused))
 	case restarted:
 		r.log.Info("worker restarted", "server", id, "incarnation", info.Incarnation)
 	}
 	return after
+}
+
+// reason tells why a worker may not be chosen: its probe failed, or it is not what the list says.
+func reason(err error, refused string) string {
+	if err != nil {
+		return err.Error()
+	}
+	return refused
 }
 
 // wake tells waiters that something changed. The caller holds mu.

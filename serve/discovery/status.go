@@ -12,10 +12,11 @@ type WorkerStatus struct {
 	Host        string `json:"host"`
 	Port        int    `json:"port"`
 	Role        Role   `json:"role"`
+	Model       string `json:"model,omitempty"` // of the last good probe
 	Incarnation string `json:"incarnation"`
 	Routable    bool   `json:"routable"`
-	LastSeenMs  int64  `json:"last_seen_ms"` // age of the last good probe, -1 = never
-	Status      string `json:"status,omitempty"`
+	LastSeenMs  int64  `json:"last_seen_ms"`     // age of the last good probe, -1 = never
+	Status      string `json:"status,omitempty"` // what the worker said of itself, or "down"
 	Error       string `json:"error,omitempty"`
 }
 
@@ -59,7 +60,7 @@ func (e *entry) status(now time.Time) WorkerStatus {
 	host, portText, _ := net.SplitHostPort(e.id)
 	port, _ := strconv.Atoi(portText)
 	ws := WorkerStatus{
-		WorkerID: e.id, Host: host, Port: port, Role: e.inst.Info.Role, Incarnation: e.inst.Info.Incarnation,
+		WorkerID: e.id, Host: host, Port: port, Role: e.inst.Info.Role, Model: e.inst.Info.Model, Incarnation: e.inst.Info.Incarnation,
 		Routable: e.routable() && e.refused == "", LastSeenMs: -1, Status: e.health.Status, Error: e.lastError,
 	}
 	if ws.Role == "" {
@@ -71,8 +72,11 @@ func (e *entry) status(now time.Time) WorkerStatus {
 	if !e.lastSeen.IsZero() {
 		ws.LastSeenMs = now.Sub(e.lastSeen).Milliseconds()
 	}
-	if e.refused != "" {
+	switch {
+	case e.lastError == "":
 		ws.Error = e.refused
+	case !e.prepared:
+		ws.Status = "down" // what it last said of itself no longer holds
 	}
 	return ws
 }

@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -66,6 +67,25 @@ func TestProbesDecideRoutability(t *testing.T) {
 	}
 	if got := ids(tb.instances(Context)); got != "ctx0:1 ctx1:1" {
 		t.Errorf("one success brings it back: %q", got)
+	}
+}
+
+func TestStatusOfOneWorker(t *testing.T) {
+	tb := twoByTwo(t)
+	e := tb.byID["ctx0:1"]
+	up := good(Context, "a")
+	up.health.Status, up.info.Model = "idle", "tiny"
+	tb.probed(at(0), e.id, up)
+	if ws := e.status(at(1)); ws.Status != "idle" || ws.Model != "tiny" || !ws.Routable || ws.Error != "" || ws.LastSeenMs != 1000 {
+		t.Errorf("up: %+v", ws)
+	}
+	tb.probed(at(3), e.id, report{err: ErrGone, gone: true})
+	if ws := e.status(at(3)); ws.Status != "down" || ws.Model != "tiny" || ws.Routable || ws.Error == "" {
+		t.Errorf("gone: %+v", ws)
+	}
+	tb.probed(at(6), e.id, good(Generation, "b"))
+	if ws := e.status(at(6)); ws.Routable || !strings.Contains(ws.Error, "generation") {
+		t.Errorf("another role: %+v", ws)
 	}
 }
 
@@ -201,4 +221,33 @@ func FuzzParseURL(f *testing.F) {
 			t.Errorf("%q is not stable: %q, then %q (%v)", text, id, id2, err)
 		}
 	})
+}
+
+// TestRestartSparesNewLegs: a worker that comes back between two probes gets legs before its restart is noticed. They run on
+// the new process and must not be ended with those of the old one.
+func TestRestartSparesNewLegs(t *testing.T) {
+	tb := twoByTwo(t)
+	r := &Registry{table: tb}
+	const id = "gen0:1"
+	now, cancel := context.WithCancel(t.Context())
+	cancel()
+	tb.probed(at(0), id, good(Generation, "a"))
+	old := r.Watch(id)
+	tb.probed(at(3), id, good(Generation, "a"))
+	young := r.Watch(id)
+	tb.probed(at(6), id, good(Generation, "b"))
+	if !old.Lost(t.Context()) {
+		t.Error("a leg of the old process is lost")
+	}
+	if young.Lost(now) {
+		t.Error("a leg that may run on the new process is lost")
+	}
+	tb.probed(at(9), id, good(Generation, "b"))
+	tb.probed(at(12), id, report{err: ErrGone, gone: true})
+	if !young.Lost(t.Context()) {
+		t.Error("nothing listens there, and the leg is not lost")
+	}
+	if r.Watch("nowhere:1") != nil {
+		t.Error("an unknown address is watched")
+	}
 }
