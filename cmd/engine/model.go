@@ -112,7 +112,11 @@ func inspect(w io.Writer, path string) error {
 	row("layers", "%d, hidden %d, feed-forward %d", c.Layers, c.Hidden, c.Inter)
 	row("attention", "%d query heads, %d KV heads of %d", c.Heads, c.KVHeads, c.HeadDim)
 	row("rope", "base %g, %d dimensions, scaling %s", c.RoPE.Base, c.RoPE.Dims, orNone(string(c.RoPE.Scaling.Type)))
-	row("context", "%d tokens", c.Context)
+	if c.Window > 0 {
+		row("context", "%d tokens, the sliding window", c.Context)
+	} else {
+		row("context", "%d tokens", c.Context)
+	}
 	row("vocabulary", "%d rows, embeddings tied: %t", c.Vocab, c.Tied)
 	row("parameters", "%.1f M in %.1f MiB", float64(ck.Params())/1e6, float64(ck.Bytes())/(1<<20))
 	row("quantisation", "%s", quantisation(ck.Tensors()))

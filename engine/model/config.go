@@ -21,6 +21,7 @@ type Config struct {
 	Inter   int // width of the gated MLP
 	Vocab   int // rows of the embedding table
 	Context int // positions the model can attend to exactly
+	Window  int `json:"-"` // sliding window that bounds Context; 0 = nothing does
 	Eps     float32
 	RoPE    RoPEConfig
 	Tied    bool // the output matrix is the embedding table
@@ -134,6 +135,6 @@ func (c *Config) setEOS(ids []int32) {
 // and full attention are the same, so results stay exact.
 func (c *Config) capWindow(window int) {
 	if window > 0 && window < c.Context {
-		c.Context = window
+		c.Context, c.Window = window, window
 	}
 }

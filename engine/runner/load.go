@@ -156,6 +156,9 @@ func (o *LoadOptions) sizes(m model.Config) (executor.Config, tensor.KVShape) {
 			o.Logger.Warn("max_seq_len is more than the model was made for", "max_seq_len", core.MaxSeqLen, "using", m.Context)
 		}
 		core.MaxSeqLen = m.Context
+		if m.Window > 0 {
+			o.Logger.Warn("the model attends to a sliding window: requests are bounded by it", "max_seq_len", m.Window)
+		}
 	}
 	if b := core.EffectiveBatch(); b < core.MaxBatch {
 		o.Logger.Warn("max_batch_size is lowered so that a step has room for a block of prefill",

@@ -37,6 +37,15 @@ func TestSizes(t *testing.T) {
 	}
 }
 
+func TestSlidingWindowIsTold(t *testing.T) {
+	var log strings.Builder
+	o := LoadOptions{Core: executor.DefaultConfig(), PoolTokens: 4096, Logger: slog.New(slog.NewTextHandler(&log, nil))}
+	core, _ := o.sizes(model.Config{Vocab: 100, Layers: 1, KVHeads: 1, HeadDim: 8, Context: 512, Window: 512})
+	if core.MaxSeqLen != 512 || !strings.Contains(log.String(), "sliding window") {
+		t.Errorf("max_seq_len %d, log %q", core.MaxSeqLen, log.String())
+	}
+}
+
 func TestOwnName(t *testing.T) {
 	for _, c := range []struct{ inside, path, want string }{
 		{"Tiny 1B", "/models/x.gguf", "Tiny 1B"},
