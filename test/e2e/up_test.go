@@ -31,6 +31,7 @@ func startUp(t *testing.T) local {
 	t.Helper()
 	needModel(t)
 	file := writeFile(t, "up.yaml", upYAML)
+	t.Setenv("TMPDIR", t.TempDir()) // a killed up cannot tidy up
 	return local{start(t, "up", frontendBin, "up", "--model", modelName, "--port", "0", "-c", file)}
 }
 
