@@ -114,13 +114,13 @@ func (p *RoutePlan) ctxBody(id int64, idsAsBytes bool) ([]byte, error) {
 // renders nor tokenises.
 func (p *RoutePlan) genBody(h *handoff, strip bool) ([]byte, *openai.DisaggParams, error) {
 	body := p.base(discovery.Generation)
+	for _, form := range []string{"prompt", "prompt_token_ids", "prompt_token_ids_b64"} { // the client's own
+		body.Delete(form)
+	}
 	switch {
 	case h.idsAsBytes:
-		body.Delete("prompt")
 		body.Set("prompt_token_ids_b64", h.promptIDs)
 	case p.Req.Endpoint == openai.Completion:
-		body.Delete("prompt_token_ids")
-		body.Delete("prompt_token_ids_b64")
 		body.Set("prompt", h.promptIDs)
 	default:
 		body.Set("prompt_token_ids", h.promptIDs)

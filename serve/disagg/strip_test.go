@@ -32,3 +32,21 @@ func TestStripInternal(t *testing.T) {
 		}
 	}
 }
+
+// The ids of the ctx reply replace every form in which a client may have given its own: a worker refuses two.
+func TestClientsOwnIDsAreReplaced(t *testing.T) {
+	for name, own := range map[string]string{
+		"ids":   `"prompt_token_ids":[9,9]`,
+		"bytes": `"prompt_token_ids_b64":"CQAAAAkAAAA="`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := one(t, ctxReply{}, genReply{})
+			a := r.post("/v1/chat/completions", `{"model":"tiny","messages":[{"role":"user","content":"hi"}],"max_tokens":3,`+own+`}`)
+			a.wantOK(t, "ABC")
+			g := r.gen[0].requests()[0].body
+			if _, ok := g["prompt_token_ids_b64"]; ok || string(g["prompt_token_ids"]) != "[1,2,3,4,5]" {
+				t.Errorf("gen got %s and %s", g["prompt_token_ids"], g["prompt_token_ids_b64"])
+			}
+		})
+	}
+}
