@@ -67,12 +67,10 @@ func (s *Server) start(ctx context.Context, p *RoutePlan, c call) (*leg, *legErr
 	l := &leg{role: c.role, inst: c.inst, id: c.id, started: s.now()}
 	l.ctx, l.cancel = context.WithCancelCause(ctx)
 	l.timer = time.AfterFunc(c.limit, func() { l.cancel(c.cause) })
-	if down := s.reg.Down(c.inst.ID); down != nil {
+	if w := s.reg.Watch(c.inst.ID); w != nil {
 		l.wg.Go(func() {
-			select {
-			case <-down:
+			if w.Lost(l.ctx) {
 				l.cancel(errWorkerLost)
-			case <-l.ctx.Done():
 			}
 		})
 	}

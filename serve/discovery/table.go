@@ -32,7 +32,9 @@ type entry struct {
 	health    Health
 	legFails  []time.Time   // consecutive connection failures, newest last
 	openUntil time.Time     // breaker; zero = closed
-	down      chan struct{} // closed when running legs cannot succeed any more
+	seen      int           // good probes so far
+	lost      int           // legs that began when seen was less cannot succeed any more
+	down      chan struct{} // closed when lost changes
 }
 
 // report is the outcome of one probe.
@@ -74,7 +76,7 @@ func (t *table) probed(now time.Time, id string, r report) (restarted bool) {
 		e.fails++
 		e.lastError = r.err.Error()
 		if r.gone {
-			e.lose()
+			e.lose(e.seen + 1)
 		}
 		if e.fails >= probeFailures || r.gone {
 			e.prepared = false
@@ -86,8 +88,9 @@ func (t *table) probed(now time.Time, id string, r report) (restarted bool) {
 	}
 	restarted = e.known && e.inst.Info.Incarnation != r.info.Incarnation
 	if restarted {
-		e.lose()
+		e.lose(e.seen)
 	}
+	e.seen++
 	e.fails, e.lastError, e.lastSeen, e.health = 0, "", now, r.health
 	e.inst = Instance{ID: e.id, URL: e.url, Info: r.info, Models: r.models}
 	e.known = true
@@ -109,8 +112,9 @@ func (e *entry) accept(info ServerInfo) string {
 	return ""
 }
 
-// lose ends the legs that run on the present process.
-func (e *entry) lose() {
+// lose ends the legs that began before that many good probes.
+func (e *entry) lose(before int) {
+	e.lost = before
 	close(e.down)
 	e.down = make(chan struct{})
 }
