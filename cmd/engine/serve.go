@@ -13,6 +13,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/google/uuid"
@@ -124,8 +125,11 @@ func serve(ctx context.Context, modelName string, f serveFlags, changed func(str
 		return err
 	}
 	ln, err := net.Listen("tcp", net.JoinHostPort(f.host, strconv.Itoa(f.port)))
-	if err != nil {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
 		return fmt.Errorf("--port %d: %w (is another server running? choose another --port, or 0 for any free one)", f.port, err)
+	case err != nil:
+		return fmt.Errorf("cannot listen on --host %s --port %d: %w", f.host, f.port, err)
 	}
 	defer ln.Close()
 	p := &process{log: log, cfg: cfg, role: role, host: f.host, listener: ln, model: modelName}

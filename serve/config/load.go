@@ -61,6 +61,9 @@ func Load[T any](def T, src Source) (T, []string, error) {
 	if err := v.UnmarshalExact(&out, strictTypes); err != nil {
 		return out, warnings, src.wrap(flattenDecodeError(err))
 	}
+	if err := bounds(reflect.ValueOf(out), ""); err != nil {
+		return out, warnings, src.wrap(err)
+	}
 	if err := validate(&out); err != nil {
 		return out, warnings, src.wrap(err)
 	}
