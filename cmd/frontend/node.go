@@ -117,7 +117,7 @@ func (n *node) run(stop, hurry context.Context, ready func()) error {
 	case <-stop.Done():
 	}
 	grace := time.Duration(n.cfg.ShutdownGrace * float64(time.Second))
-	n.log.Info("draining", "grace", grace)
+	n.log.Info("draining: a second interrupt stops at once", "requests", n.server.Snapshot().Inflight, "grace", grace)
 	dctx, end := context.WithTimeout(hurry, grace)
 	defer end()
 	n.server.Drain(dctx)

@@ -229,9 +229,10 @@ func (s *supervisor) end(p *process) {
 	case <-p.done:
 		return
 	case <-t.C:
+		s.log.Warn("worker does not stop, killing it", "worker", p.name)
 	case <-s.hurry.Done():
+		s.log.Info("interrupted again, killing worker", "worker", p.name)
 	}
-	s.log.Warn("worker does not stop, killing it", "worker", p.name)
 	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
 	<-p.done
 }
