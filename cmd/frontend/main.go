@@ -44,6 +44,9 @@ func signals(parent context.Context) (stop, hurry context.Context, release func(
 	hurry, hurryNow := context.WithCancel(context.WithoutCancel(parent))
 	ch := make(chan os.Signal, 2)
 	signal.Notify(ch, syscall.SIGINT, syscall.SIGTERM)
+	if !signal.Ignored(syscall.SIGHUP) { // a closed terminal; nohup has it ignored
+		signal.Notify(ch, syscall.SIGHUP)
+	}
 	done := make(chan struct{})
 	go func() {
 		for _, cancel := range []func(){stopNow, hurryNow} {
