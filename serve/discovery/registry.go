@@ -118,6 +118,10 @@ func (r *Registry) probe(ctx context.Context, id, url string) bool {
 		r.wake()
 	}
 	refused := e.refused
+	var misfits []Warning
+	if !before && after {
+		misfits = r.table.unpaired(e)
+	}
 	r.mu.Unlock()
 	if restarted && r.onRestart != nil {
 		r.onRestart(id)
@@ -125,6 +129,9 @@ func (r *Registry) probe(ctx context.Context, id, url string) bool {
 	switch {
 	case !before && after:
 		r.log.Info("worker is up", "server", id, "role", info.Role, "model", info.Model, "incarnation", info.Incarnation)
+		for _, w := range misfits {
+			r.log.Warn(w.Message)
+		}
 	case before && !after:
 		r.log.Warn("worker is down", "server", id, "error", reason(err, refused))
 	case restarted:
@@ -260,15 +267,17 @@ func (r *Registry) WaitStart(ctx context.Context, strict bool) error {
 	for {
 		r.mu.Lock()
 		changed := r.changed
-		st := r.status()
-		missing := r.missing()
+		ready := r.status().Ready && (!strict || len(r.missing()) == 0)
 		r.mu.Unlock()
-		if st.Ready && (!strict || len(missing) == 0) {
+		if ready {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("workers not ready: %s", strings.Join(missing, "; ")) // one line, since it ends the start
+			r.mu.Lock()
+			missing := strings.Join(r.missing(), "; ") // as of now: failed probes wake nobody
+			r.mu.Unlock()
+			return fmt.Errorf("workers not ready: %s", missing) // one line, since it ends the start
 		case <-changed:
 		}
 	}

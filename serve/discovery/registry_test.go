@@ -3,6 +3,7 @@ package discovery
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -162,4 +163,49 @@ func TestHTTPProber(t *testing.T) {
 	if _, _, _, err = p.Probe(t.Context(), srv.URL); !errors.Is(err, ErrGone) {
 		t.Errorf("closed listener: %v", err)
 	}
+}
+
+// TestWaitStartTellsWhy: the error of a start that takes too long has what the last probes found, though they woke nobody.
+func TestWaitStartTellsWhy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.set("http://c:1", good(Generation, "a"))
+		f.set("http://g:1", report{err: errors.New("nothing listens there")})
+		r, stop := startRegistry(t, f, Config{Context: []string{"c:1"}, Generation: []string{"g:1"}, MinContext: 1, MinGen: 1})
+		defer stop()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
+		defer cancel()
+		err := r.WaitStart(ctx, true) // begins before the first probe
+		for _, want := range []string{`c:1 is listed among the context servers but says its role is "generation"`, "g:1: nothing listens there"} {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%q is not in %v", want, err)
+			}
+		}
+	})
+}
+
+// TestMisfitIsLogged: workers that will never be paired are told about when they come up.
+func TestMisfitIsLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		other := good(Generation, "a")
+		other.info.Fingerprint = "another model"
+		f.set("http://c:1", good(Context, "a"))
+		f.set("http://g:1", other)
+		var log strings.Builder
+		r, err := New(Config{Context: []string{"c:1"}, Generation: []string{"g:1"}, MinContext: 1, MinGen: 1},
+			Options{Prober: f, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); r.Run(ctx) }()
+		synctest.Wait()
+		cancel()
+		<-done
+		if n := strings.Count(log.String(), "is never selected"); n != 1 {
+			t.Errorf("%d warnings in %s", n, &log)
+		}
+	})
 }
