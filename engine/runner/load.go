@@ -78,6 +78,9 @@ func Load(o LoadOptions) (_ *Loaded, err error) {
 		return nil, fmt.Errorf("%s: %w", o.Path, err)
 	}
 	core, kv := o.sizes(ck.Config)
+	if err := checkPool(kv, o.PoolTokens, totalMemory()); err != nil {
+		return nil, err
+	}
 	if l.Backend, err = cpu.New(cpu.Config{Threads: o.Threads, KV: kv, MaxRows: core.MaxNumTokens, ISA: o.ISA, Loaded: o.Loaded}); err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 
 	"tandem/engine/executor"
 	"tandem/engine/model"
+	"tandem/engine/tensor"
 )
 
 func TestSizes(t *testing.T) {
@@ -58,6 +59,28 @@ func TestOwnName(t *testing.T) {
 		ck := &model.Checkpoint{Path: c.path, Config: model.Config{Name: c.inside}}
 		if got := ownName(ck); got != c.want {
 			t.Errorf("%q at %s is served as %q, want %q", c.inside, c.path, got, c.want)
+		}
+	}
+}
+
+func TestPoolFitsTheMachine(t *testing.T) {
+	kv := tensor.KVShape{Layers: 2, KVHeads: 2, HeadDim: 64, BlockTokens: 16, DType: tensor.BF16}
+	const total = 1 << 30
+	for _, c := range []struct {
+		blocks, tokens int
+		total          int64
+		want           string
+	}{
+		{total / kv.BlockBytes(), 1 << 20, total, ""},
+		{total/kv.BlockBytes() + 1, 1 << 20, total, "kv_cache_config.max_tokens: 1048576 tokens take 1.0 GiB"},
+		{1 << 57, 1 << 61, total, "kv_cache_config.max_tokens"},
+		{1 << 57, 0, total, ""},   // our own size is never too large
+		{1 << 57, 1 << 61, 0, ""}, // no figure to compare with
+	} {
+		kv.Blocks = c.blocks
+		err := checkPool(kv, c.tokens, c.total)
+		if (err == nil) != (c.want == "") || err != nil && !strings.HasPrefix(err.Error(), c.want) {
+			t.Errorf("%d blocks of %d: %v", c.blocks, c.total, err)
 		}
 	}
 }

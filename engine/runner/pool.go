@@ -2,6 +2,7 @@ package runner
 
 import (
 	"bufio"
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -27,6 +28,26 @@ func poolBlocks(core executor.Config, kv tensor.KVShape, tokens int) int {
 		want = min(want, int(float64(free)*memoryShare)/kv.BlockBytes())
 	}
 	return max(want, 1)
+}
+
+// checkPool refuses a pool of tokens that the machine cannot hold: the system would hand it out page by page and kill the
+// process when it fills. total is the memory of the machine in bytes, 0 = unknown.
+func checkPool(kv tensor.KVShape, tokens int, total int64) error {
+	if tokens <= 0 || total <= 0 || int64(kv.Blocks) <= total/int64(kv.BlockBytes()) {
+		return nil
+	}
+	const gib = 1 << 30
+	return fmt.Errorf("kv_cache_config.max_tokens: %d tokens take %.1f GiB and this machine has %.1f: lower it",
+		tokens, float64(kv.Blocks)*float64(kv.BlockBytes())/gib, float64(total)/gib)
+}
+
+// totalMemory returns the bytes of the machine, or of this process's control group; 0 when neither is known.
+func totalMemory() int64 {
+	total := meminfo("MemTotal:")
+	if limit := number("/sys/fs/cgroup/memory.max"); limit > 0 && (total == 0 || limit < total) {
+		total = limit
+	}
+	return total
 }
 
 // availableMemory returns the bytes this process may still use, by the system's
