@@ -18,9 +18,9 @@ import (
 
 // Causes for which a leg's context ends early.
 var (
-	errTimeout    = errors.New("timed out")
-	errIdle       = errors.New("the worker sent nothing for too long")
-	errAdmission  = errors.New("the worker did not accept the request in time")
+	errTimeout    = errors.New("it took longer than request_timeout_sec")
+	errIdle       = errors.New("the worker sent nothing for stream_idle_timeout_sec")
+	errAdmission  = errors.New("the worker did not accept the request within admission_timeout_sec")
 	errWorkerLost = errors.New("the worker's process ended")
 	errShutdown   = errors.New("the frontend is shutting down")
 )
