@@ -67,7 +67,7 @@ func (b *Backend) matrix(op string, h tensor.Matrix, interleaved bool) (*kernels
 	}
 	m := b.matrices[h]
 	if m.Interleaved != interleaved {
-		return noMatrix, fmt.Errorf("%s: the matrix was loaded for another use (GateUp belongs to GatedMLP)", op)
+		return noMatrix, fmt.Errorf("%s: the matrix was loaded for another use (GateUp belongs to GatedMLP and MoE)", op)
 	}
 	return m, nil
 }

@@ -46,7 +46,34 @@ func (c *Checkpoint) Has(name string) bool {
 // and checks its shape. Errors name the tensor as the file does. A checkpoint
 // opened with AsF32 returns a fresh copy in F32 on each call.
 func (c *Checkpoint) Tensor(name string, shape ...int) (tensor.Host, error) {
-	fileName := c.fileName(name)
+	h, err := c.stored(c.fileName(name), shape...)
+	if err == nil && c.f32 {
+		return toF32(h)
+	}
+	return h, err
+}
+
+// Expert returns the part [rows, cols] that belongs to one of a layer's experts
+// of a canonical name such as "blk.0.ffn_up_exps.weight": a slice of GGUF's
+// stacked tensor, or the expert's own tensor in a Hugging Face folder.
+func (c *Checkpoint) Expert(name string, expert, experts, rows, cols int) (tensor.Host, error) {
+	var h tensor.Host
+	var err error
+	if c.Format == FormatSafetensors {
+		h, err = c.stored(c.present(hfExpertName(name, expert)), rows, cols)
+	} else if h, err = c.stored(name, experts, rows, cols); err == nil {
+		size := len(h.Data) / experts
+		h.Name = fmt.Sprintf("%s[%d]", name, expert)
+		h.Shape, h.Data = []int{rows, cols}, h.Data[expert*size:(expert+1)*size]
+	}
+	if err == nil && c.f32 {
+		return toF32(h)
+	}
+	return h, err
+}
+
+// stored returns a tensor of the file as it is, and checks its shape.
+func (c *Checkpoint) stored(fileName string, shape ...int) (tensor.Host, error) {
 	i, ok := c.index[fileName]
 	if !ok {
 		return tensor.Host{}, fmt.Errorf("tensor %q is missing", fileName)
@@ -55,21 +82,23 @@ func (c *Checkpoint) Tensor(name string, shape ...int) (tensor.Host, error) {
 	if !slices.Equal(h.Shape, shape) {
 		return tensor.Host{}, fmt.Errorf("tensor %q has shape %v, the model's configuration asks for %v", fileName, h.Shape, shape)
 	}
-	if c.f32 && h.DType != tensor.F32 {
-		return toF32(h)
-	}
 	return h, nil
 }
 
 func (c *Checkpoint) fileName(name string) string {
 	if c.Format == FormatSafetensors {
-		name = hfName(name)
-		if _, ok := c.index[name]; !ok {
-			// Folders saved without the language-model head lack the prefix.
-			if short, found := cutModel(name); found {
-				if _, ok := c.index[short]; ok {
-					return short
-				}
+		return c.present(hfName(name))
+	}
+	return name
+}
+
+// present drops the prefix "model." that folders saved without the
+// language-model head lack.
+func (c *Checkpoint) present(name string) string {
+	if _, ok := c.index[name]; !ok {
+		if short, found := cutModel(name); found {
+			if _, ok := c.index[short]; ok {
+				return short
 			}
 		}
 	}
@@ -84,8 +113,12 @@ func cutModel(name string) (string, bool) {
 	return name, false
 }
 
-// toF32 decodes row by row, so that only one row exists twice.
+// toF32 decodes row by row, so that only one row exists twice. A tensor that is
+// F32 already is returned as it is.
 func toF32(h tensor.Host) (tensor.Host, error) {
+	if h.DType == tensor.F32 {
+		return h, nil
+	}
 	out := tensor.Host{Name: h.Name, DType: tensor.F32, Shape: h.Shape, Data: make([]byte, 4*h.Elems())}
 	row := make([]float32, h.Cols())
 	one := tensor.Host{Name: h.Name, DType: h.DType, Shape: []int{1, h.Cols()}}

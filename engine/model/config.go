@@ -31,6 +31,7 @@ type Config struct {
 	BOS     int32   // -1 when the file names none
 	EOS     []int32 // ids that end a generation, ascending; may be empty
 
+	MoE      MoEConfig        `json:",omitzero"` // zero for a dense model
 	Sampling SamplingDefaults // of generation_config.json
 }
 
@@ -63,7 +64,10 @@ func (d *SamplingDefaults) validate() error {
 }
 
 // Architectures lists the values of Config.Arch that Build knows.
-var Architectures = []string{"llama", "mistral", "qwen2", "qwen3"}
+var Architectures = []string{"llama", "mistral", "qwen2", "qwen3", archQwen3MoE}
+
+// archQwen3MoE is the GGUF name; a Hugging Face folder says "qwen3_moe".
+const archQwen3MoE = "qwen3moe"
 
 func unsupportedArch(arch string) error {
 	return fmt.Errorf("architecture %q is not supported (supported: %s)", arch, strings.Join(Architectures, ", "))
@@ -77,6 +81,8 @@ const (
 	maxLayers = 4096
 	maxWidth  = 1 << 24
 	maxHeads  = 1 << 14
+	maxExpert = 1 << 12
+	maxUsed   = 64 // experts of a token that backends are made for
 )
 
 // Validate reports the first impossible value by the name of its field.
@@ -96,6 +102,9 @@ func (c *Config) Validate() error {
 		if f.v < 1 || f.v > f.max {
 			return fmt.Errorf("%s is %d, want 1 to %d", f.name, f.v, f.max)
 		}
+	}
+	if err := c.MoE.validate(c.Arch == archQwen3MoE, c.Layers); err != nil {
+		return err
 	}
 	if c.Heads%c.KVHeads != 0 {
 		return fmt.Errorf("%d attention heads are no multiple of %d key/value heads", c.Heads, c.KVHeads)

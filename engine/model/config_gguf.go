@@ -91,14 +91,17 @@ func ggufConfig(f *gguf.File) (Config, error) {
 		return c, fmt.Errorf("GGUF key \"split.count\": the model is split over %d files; merge them into one first", n)
 	}
 	r := &ggufReader{f: f, arch: arch}
-	if n := r.numberOr("expert_count", 0); n > 0 {
-		return c, fmt.Errorf("GGUF key %q: %d experts; mixture-of-experts models are not supported", r.key("expert_count"), n)
+	if n := r.numberOr("expert_count", 0); n > 0 && arch != archQwen3MoE {
+		return c, fmt.Errorf("GGUF key %q: %d experts; of mixture-of-experts models only %s is supported", r.key("expert_count"), n, archQwen3MoE)
 	}
 	c.Arch = arch
 	c.Name, _ = f.String("general.name") // a label only
 	c.Layers = r.number("block_count")
 	c.Hidden = r.number("embedding_length")
-	c.Inter = r.number("feed_forward_length")
+	if arch == archQwen3MoE {
+		c.MoE = r.moe(c.Layers)
+	}
+	c.Inter = r.inter(&c.MoE)
 	c.Heads = r.number("attention.head_count")
 	c.KVHeads = r.numberOr("attention.head_count_kv", c.Heads)
 	c.HeadDim = r.numberOr("attention.key_length", c.Hidden/max(c.Heads, 1))
@@ -126,7 +129,7 @@ func ggufFlags(f *gguf.File, c *Config) {
 	c.Tied = !has("output.weight")
 	c.QKVBias = c.Arch == "qwen2" || has("blk.0.attn_q.bias")
 	c.OutBias = has("blk.0.attn_output.bias")
-	c.QKNorm = c.Arch == "qwen3"
+	c.QKNorm = hasQKNorm(c.Arch)
 }
 
 func (r *ggufReader) rope(c *Config) RoPEConfig {

@@ -35,6 +35,7 @@ type hfConfig struct {
 	Quantization  json.RawMessage `json:"quantization_config"`
 	BOS           tokenIDs        `json:"bos_token_id"`
 	EOS           tokenIDs        `json:"eos_token_id"`
+	hfMoE
 }
 
 type hfRoPE struct {
@@ -94,15 +95,24 @@ func parseHFConfig(config, generation []byte, hasHead bool) (Config, error) {
 		return Config{}, fmt.Errorf("config.json: %w", err)
 	}
 	c := Config{
-		Arch: h.ModelType, Name: h.Name, Layers: h.Layers, Hidden: h.Hidden, Inter: h.Inter,
+		Arch: h.arch(), Name: h.Name, Layers: h.Layers, Hidden: h.Hidden, Inter: h.Inter,
 		Heads: h.Heads, KVHeads: or(h.KVHeads, h.Heads), Vocab: h.Vocab, Context: h.Context,
 		HeadDim: or(h.HeadDim, h.Hidden/max(h.Heads, 1)), Eps: float32(or(h.Eps, 1e-6)),
 		// An absent key leaves it to the weights, as writers drop default values.
 		Tied:    or(h.Tied, !hasHead),
 		QKVBias: h.ModelType == "qwen2" || h.AttnBias,
 		OutBias: h.AttnBias && h.ModelType != "qwen2",
-		QKNorm:  h.ModelType == "qwen3",
+		QKNorm:  hasQKNorm(h.arch()),
 		BOS:     -1,
+	}
+	if c.Arch == archQwen3MoE {
+		var err error
+		if c.MoE, err = h.moe(); err != nil {
+			return c, fmt.Errorf("config.json: %w", err)
+		}
+		if c.Inter == 0 && len(c.MoE.Dense) == 0 {
+			c.Inter = c.MoE.Inter // no layer uses it
+		}
 	}
 	if len(h.BOS) == 1 {
 		c.BOS = h.BOS[0]
@@ -137,11 +147,14 @@ func parseHFConfig(config, generation []byte, hasHead bool) (Config, error) {
 
 // supported refuses what would otherwise load and give wrong numbers.
 func (h *hfConfig) supported() error {
-	if !knownArch(h.ModelType) {
+	if !knownArch(h.arch()) {
 		return fmt.Errorf("model_type: %w", unsupportedArch(h.ModelType))
 	}
 	if len(h.Architectures) > 0 && !strings.HasSuffix(h.Architectures[0], "ForCausalLM") {
 		return fmt.Errorf("architectures: %s is no causal language model", h.Architectures[0])
+	}
+	if or(h.SharedInter, 0) > 0 {
+		return fmt.Errorf("shared_expert_intermediate_size: shared experts are not supported")
 	}
 	if h.MLPBias {
 		return fmt.Errorf("mlp_bias is not supported")

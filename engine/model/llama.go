@@ -3,6 +3,7 @@ package model
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"tandem/engine/tensor"
 )
@@ -13,7 +14,8 @@ func Build(ops Ops, ck *Checkpoint) error {
 	if !knownArch(ck.Config.Arch) {
 		return unsupportedArch(ck.Config.Arch)
 	}
-	// Llama, Mistral, Qwen2 and Qwen3 differ only in what Config says.
+	// Llama, Mistral, Qwen2 and Qwen3, dense or of experts, differ only in what
+	// Config says.
 	l := &llama{loader: loader{ops: ops, ck: ck}, c: &ck.Config}
 	if err := l.load(); err != nil {
 		return fmt.Errorf("model %s: %w", ck.Path, err)
@@ -66,7 +68,7 @@ func (l *loader) gateUp(gate, up tensor.Host) tensor.Matrix {
 }
 
 // llama is the Llama family: pre-norm blocks of grouped-query attention with
-// rotary positions and a SiLU-gated MLP.
+// rotary positions and a SiLU-gated MLP, or a mixture of such MLPs.
 type llama struct {
 	loader
 	c         *Config
@@ -79,6 +81,7 @@ type llama struct {
 type llamaLayer struct {
 	attnNorm, qNorm, kNorm, qkvBias, outBias, mlpNorm tensor.Vector
 	qkv, out, gateUp, down                            tensor.Matrix
+	moe                                               *tensor.MoE // instead of mlpNorm, gateUp and down
 }
 
 func (l *llama) load() error {
@@ -119,6 +122,10 @@ func (l *llama) loadLayer(i int) llamaLayer {
 		y.outBias = l.vector(get("attn_output.bias", c.Hidden))
 	}
 	y.mlpNorm = l.vector(get("ffn_norm.weight", c.Hidden))
+	if c.MoE.Sparse(i) {
+		y.moe = l.loadExperts(i, y.mlpNorm)
+		return y
+	}
 	y.gateUp = l.gateUp(get("ffn_gate.weight", c.Inter, c.Hidden), get("ffn_up.weight", c.Inter, c.Hidden))
 	y.down = l.matrix(get("ffn_down.weight", c.Hidden, c.Inter))
 	return y
@@ -129,7 +136,10 @@ func (l *llama) record(ops Ops) {
 	x := ops.Buffer(c.Hidden)
 	q := ops.Buffer(c.Heads * c.HeadDim)
 	attended := ops.Buffer(c.Heads * c.HeadDim)
-	gated := ops.Buffer(c.Inter)
+	gated := tensor.Buffer(tensor.None)
+	if slices.ContainsFunc(l.layers, func(y llamaLayer) bool { return y.moe == nil }) {
+		gated = ops.Buffer(c.Inter)
+	}
 	rope := c.RoPE.Tensor()
 	scale := float32(1 / math.Sqrt(float64(c.HeadDim)))
 
@@ -141,6 +151,10 @@ func (l *llama) record(ops Ops) {
 		})
 		ops.Attention(attended, q, tensor.Attn{Layer: i, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, Scale: scale})
 		ops.AddLinear(x, attended, y.out, y.outBias)
+		if y.moe != nil {
+			ops.MoE(x, x, *y.moe)
+			continue
+		}
 		ops.GatedMLP(gated, x, y.mlpNorm, c.Eps, y.gateUp)
 		ops.AddLinear(x, gated, y.down, tensor.None)
 	}

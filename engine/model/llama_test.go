@@ -15,6 +15,7 @@ type recorder struct {
 	calls   []string
 	buffers []int
 	input   []tensor.AttnInput
+	moe     []tensor.MoE
 	refuse  string // Matrix fails for this tensor
 }
 
@@ -78,6 +79,14 @@ func (r *recorder) AddLinear(x, in tensor.Buffer, w tensor.Matrix, bias tensor.V
 
 func (r *recorder) GatedMLP(out, x tensor.Buffer, norm tensor.Vector, _ float32, gateUp tensor.Matrix) {
 	r.call("GatedMLP %d %d %s %s", out, x, r.name(int32(norm)), r.name(int32(gateUp)))
+}
+
+func (r *recorder) MoE(out, x tensor.Buffer, m tensor.MoE) {
+	r.moe = append(r.moe, m)
+	r.call("MoE %d %d %s %s", out, x, r.name(int32(m.Norm)), r.name(int32(m.Router)))
+	for i := range m.GateUp {
+		r.call("expert %s %s", r.name(int32(m.GateUp[i])), r.name(int32(m.Down[i])))
+	}
 }
 
 func (r *recorder) Logits(x tensor.Buffer, norm tensor.Vector, _ float32, head tensor.Matrix) {

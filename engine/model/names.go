@@ -1,6 +1,9 @@
 package model
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+)
 
 // The canonical tensor names are those of GGUF: they are short and one scheme
 // covers all architectures. A layer's tensors are "blk.N." plus a part.
@@ -22,6 +25,28 @@ var hfParts = map[string]string{
 	"ffn_gate":    "mlp.gate_proj",
 	"ffn_up":      "mlp.up_proj",
 	"ffn_down":    "mlp.down_proj",
+
+	"ffn_gate_inp": "mlp.gate",
+}
+
+// hfExperts maps the stacked weights of a layer's experts to what a Hugging Face
+// folder calls one expert's: "mlp.experts.E." plus this.
+var hfExperts = map[string]string{
+	"ffn_gate_exps": "gate_proj",
+	"ffn_up_exps":   "up_proj",
+	"ffn_down_exps": "down_proj",
+}
+
+// hfExpertName returns the name of one expert's part of a canonical name such
+// as "blk.0.ffn_up_exps.weight".
+func hfExpertName(name string, expert int) string {
+	fields := strings.Split(name, ".")
+	if len(fields) == 4 && fields[0] == "blk" {
+		if part, ok := hfExperts[fields[2]]; ok {
+			return fmt.Sprintf("model.layers.%s.mlp.experts.%d.%s.%s", fields[1], expert, part, fields[3])
+		}
+	}
+	return name
 }
 
 // hfName returns the name a Hugging Face folder uses for a canonical name, or

@@ -36,6 +36,14 @@ type Ops interface {
 	AddLinear(x, in tensor.Buffer, w tensor.Matrix, bias tensor.Vector)
 	// GatedMLP sets out [inter] to silu(gate(n))*up(n), n the RMSNorm of x.
 	GatedMLP(out, x tensor.Buffer, norm tensor.Vector, eps float32, gateUp tensor.Matrix)
+	// MoE computes each row's sum over its chosen experts e that are held here of
+	// weight_e * down_e(silu(gate_e(n))*up_e(n)), n the RMSNorm of x. With out == x
+	// the sum is added to x; else out is set to it, zero for a row without such an
+	// expert, for ranks that hold some of the experts each. The sum is a tree over
+	// expert ids: the range of ids is halved (the lower part gets (lo+hi)/2) until
+	// one is left, and halves without a chosen expert are skipped. So shares of
+	// ranks that hold aligned halves, quarters, … add up to the same bits.
+	MoE(out, x tensor.Buffer, m tensor.MoE)
 	// Logits computes head·RMSNorm(x) for the batch's logit rows only.
 	Logits(x tensor.Buffer, norm tensor.Vector, eps float32, head tensor.Matrix)
 }

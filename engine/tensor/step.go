@@ -45,6 +45,22 @@ type Attn struct {
 	Scale   float32 // multiplies q·k, usually 1/sqrt(HeadDim)
 }
 
+// MoE names a layer's mixture of experts: a router that picks a few of many
+// gated MLPs for each row. A backend may hold a contiguous range of the experts
+// only; the others' share then comes from the ranks that hold them.
+type MoE struct {
+	Norm   Vector  // [hidden] RMSNorm weight before router and experts
+	Eps    float32 // of Norm
+	Router Matrix  // [experts, hidden], float32, float16 or bfloat16 weights
+	Used   int     // experts of a row: the largest router logits, of equal ones the lowest ids
+	// Renorm makes a row's weights sum to 1: the softmax is over the chosen
+	// logits, else over all.
+	Renorm bool
+	First  int      // expert that GateUp[0] and Down[0] belong to
+	GateUp []Matrix // of each expert held: gate and up [inter, hidden] loaded for a gated MLP
+	Down   []Matrix // of each expert held: [hidden, inter]
+}
+
 // KVShape is the geometry of the paged KV cache of one rank.
 type KVShape struct {
 	Layers      int

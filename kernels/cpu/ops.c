@@ -13,7 +13,7 @@ int tm_small(int rows, int k) { return rows <= TM_TILE && (int64_t)rows * k <= S
 static float *buffer_row(const tm_program *p, int b, int row)
 { return p->buffers[b].data + (size_t)row * (size_t)p->buffers[b].width; }
 
-static tm_act act_block(const tm_program *p, const acts *a, int block)
+tm_act tm_act_block(const tm_program *p, const acts *a, int block)
 {
 	const int left = a->rows - block * a->block_rows;
 	tm_act act;
@@ -22,20 +22,10 @@ static tm_act act_block(const tm_program *p, const acts *a, int block)
 	return act;
 }
 
-// Input rows of a product: buffer rows, normalised unless norm is null. index
-// picks rows; null takes them in order.
-typedef struct {
-	int buffer;
-	const int32_t *index;
-	const float *norm;
-	float eps;
-} source;
-
-// Converts rows [r0, r1) of a phase, r1-r0 <= TM_TILE, in one block.
-static void fill(const tm_program *p, const acts *a, const source *src, int r0, int r1, int worker)
+void tm_fill(const tm_program *p, const acts *a, const source *src, int r0, int r1, int worker)
 {
 	const int block = r0 / a->block_rows, base = block * a->block_rows;
-	const tm_act act = act_block(p, a, block);
+	const tm_act act = tm_act_block(p, a, block);
 	if (!src->norm && !src->index) {
 		tm_act_fill(&act, buffer_row(p, src->buffer, r0), (size_t)p->buffers[src->buffer].width, r0 - base,
 			r1 - base);
@@ -53,15 +43,13 @@ static void fill(const tm_program *p, const acts *a, const source *src, int r0, 
 	tm_act_fill(&act, rows, (size_t)a->k, r0 - base, r1 - base);
 }
 
-// Converts the inputs of a product with w: by every worker for itself when they
-// are few, else together, with a barrier behind.
-static acts prepare(tm_program *p, const tm_mat *w, const source *src, int rows, int worker)
+acts tm_prepare(tm_program *p, const tm_mat *w, const source *src, int rows, int worker)
 {
 	acts a = {.rows = rows, .k = w->k, .acts = w->acts};
 	if (tm_small(rows, w->k)) {
 		a.block_rows = TM_TILE;
 		a.mem = p->work[worker].small;
-		fill(p, &a, src, 0, rows, worker);
+		tm_fill(p, &a, src, 0, rows, worker);
 		return a;
 	}
 	a.block_rows = tm_block_rows(w->k);
@@ -69,7 +57,7 @@ static acts prepare(tm_program *p, const tm_mat *w, const source *src, int rows,
 	a.block_bytes = tm_act_bytes(w->acts, a.block_rows, w->k);
 	tm_claim c = tm_claim_all(worker, (rows + TM_TILE - 1) / TM_TILE);
 	for (int i; (i = tm_claim_next(p->pool, &c)) >= 0;)
-		fill(p, &a, src, i * TM_TILE, (i + 1) * TM_TILE < rows ? (i + 1) * TM_TILE : rows, worker);
+		tm_fill(p, &a, src, i * TM_TILE, (i + 1) * TM_TILE < rows ? (i + 1) * TM_TILE : rows, worker);
 	tm_pool_barrier(p->pool, worker);
 	return a;
 }
@@ -103,14 +91,12 @@ static int product_next(const tm_program *p, product *m, int *block, int *panel0
 	return 1;
 }
 
-// out[row][column] of w times the prepared rows, added to it with accumulate;
-// then the bias is added.
-static void multiply(tm_program *p, const tm_mat *w, const acts *a, float *out, size_t ldo, const float *bias,
+void tm_multiply(tm_program *p, const tm_mat *w, const acts *a, float *out, size_t ldo, const float *bias,
 	int accumulate, int worker)
 {
 	product m = product_all(p, w, a, worker);
 	for (int block, p0, p1; product_next(p, &m, &block, &p0, &p1);) {
-		const tm_act act = act_block(p, a, block);
+		const tm_act act = tm_act_block(p, a, block);
 		int width;
 		const int col = tm_mat_col(w, p0, &width);
 		float *to = out + (size_t)(block * a->block_rows) * ldo + (size_t)col;
@@ -162,8 +148,8 @@ static void finish_head(tm_program *p, const tm_op *op, int row, int h)
 static void run_attn_input(tm_program *p, const tm_op *op, int worker)
 {
 	const source src = {.buffer = op->in, .norm = op->norm, .eps = op->eps};
-	const acts a = prepare(p, op->w, &src, p->batch->rows, worker);
-	multiply(p, op->w, &a, p->qkv, (size_t)p->qkv_width, op->bias, 0, worker);
+	const acts a = tm_prepare(p, op->w, &src, p->batch->rows, worker);
+	tm_multiply(p, op->w, &a, p->qkv, (size_t)p->qkv_width, op->bias, 0, worker);
 	tm_pool_barrier(p->pool, worker);
 	const int heads = op->heads + 2 * p->kv.kv_heads, span = 8;
 	tm_claim c = tm_claim_all(worker, (a.rows + span - 1) / span * heads);
@@ -216,19 +202,19 @@ static void run_attention(tm_program *p, const tm_op *op, int worker)
 static void run_add_linear(tm_program *p, const tm_op *op, int worker)
 {
 	const source src = {.buffer = op->in};
-	const acts a = prepare(p, op->w, &src, p->batch->rows, worker);
-	multiply(p, op->w, &a, p->buffers[op->out].data, (size_t)p->buffers[op->out].width, op->bias, 1, worker);
+	const acts a = tm_prepare(p, op->w, &src, p->batch->rows, worker);
+	tm_multiply(p, op->w, &a, p->buffers[op->out].data, (size_t)p->buffers[op->out].width, op->bias, 1, worker);
 	tm_pool_barrier(p->pool, worker);
 }
 
 static void run_gated_mlp(tm_program *p, const tm_op *op, int worker)
 {
 	const source src = {.buffer = op->in, .norm = op->norm, .eps = op->eps};
-	const acts a = prepare(p, op->w, &src, p->batch->rows, worker);
+	const acts a = tm_prepare(p, op->w, &src, p->batch->rows, worker);
 	product m = product_all(p, op->w, &a, worker);
 	float *tile = p->work[worker].tile;
 	for (int block, p0, p1; product_next(p, &m, &block, &p0, &p1);) {
-		const tm_act act = act_block(p, &a, block);
+		const tm_act act = tm_act_block(p, &a, block);
 		const size_t ld = (size_t)(p1 - p0) * TM_PANEL;
 		tm_matmul(op->w, &act, p0, p1, tile, ld, 0, p->work[worker].matmul);
 		for (int panel = p0; panel < p1; panel += 2) {
@@ -248,8 +234,8 @@ static void run_logits(tm_program *p, const tm_op *op, int worker)
 {
 	if (p->batch->logit_rows == 0) return;
 	const source src = {.buffer = op->in, .index = p->batch->logit_row, .norm = op->norm, .eps = op->eps};
-	const acts a = prepare(p, op->w, &src, p->batch->logit_rows, worker);
-	multiply(p, op->w, &a, p->logits, (size_t)p->vocab, NULL, 0, worker);
+	const acts a = tm_prepare(p, op->w, &src, p->batch->logit_rows, worker);
+	tm_multiply(p, op->w, &a, p->logits, (size_t)p->vocab, NULL, 0, worker);
 	tm_pool_barrier(p->pool, worker);
 }
 
@@ -262,5 +248,6 @@ void tm_op_run(tm_program *p, const tm_op *op, int worker)
 	case TM_ADD_LINEAR: run_add_linear(p, op, worker); break;
 	case TM_GATED_MLP: run_gated_mlp(p, op, worker); break;
 	case TM_LOGITS: run_logits(p, op, worker); break;
+	case TM_MOE: tm_run_moe(p, op, worker); break;
 	}
 }

@@ -49,6 +49,22 @@ int tm_program_rope(tm_program *p, int dims, int adjacent, float scale, const fl
 	return p->num_ropes++;
 }
 
+int tm_program_moe(tm_program *p, const tm_moe *m)
+{
+	tm_moe *all = grow(p->moes, p->num_moes, sizeof *all);
+	if (!all) return -1;
+	p->moes = all;
+	const tm_mat **list = malloc(2 * (size_t)m->count * sizeof *list);
+	if (!list) return -1;
+	memcpy(list, m->gate_up, (size_t)m->count * sizeof *list);
+	memcpy(list + m->count, m->down, (size_t)m->count * sizeof *list);
+	tm_moe *to = &all[p->num_moes];
+	*to = *m;
+	to->gate_up = list;
+	to->down = list + m->count;
+	return p->num_moes++;
+}
+
 int tm_program_op(tm_program *p, const tm_op *op)
 {
 	tm_op *ops = grow(p->ops, p->num_ops, sizeof *ops);
@@ -64,6 +80,8 @@ void tm_program_free(tm_program *p)
 	tm_unmap(p->mem, p->mem_bytes);
 	tm_unmap(p->logits, p->logits_bytes);
 	for (int i = 0; i < p->num_ropes; i++) free(p->ropes[i].inv_freq);
+	for (int i = 0; i < p->num_moes; i++) free((void *)p->moes[i].gate_up);
+	free(p->moes);
 	free(p->buffers);
 	free(p->ropes);
 	free(p->ops);
@@ -73,11 +91,13 @@ void tm_program_free(tm_program *p)
 
 // What the ops need at most.
 typedef struct {
-	size_t act, small, matmul;
+	size_t act, small, matmul, expert;
 	int k, tile;
+	int experts, held, used, inter, hidden; // of mixtures of experts
 } needs;
 
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
+static int larger_int(int a, int b) { return a > b ? a : b; }
 
 static void need_matrix(const tm_program *p, const tm_mat *w, needs *n)
 {
@@ -91,7 +111,22 @@ static void need_matrix(const tm_program *p, const tm_mat *w, needs *n)
 		n->small = larger(n->small, tm_act_bytes(w->acts, most, w->k));
 	}
 	if (w->interleaved)
-		n->tile = larger((size_t)BLOCK_MAX * CHUNK_MANY_ROWS, (size_t)BLOCK_MIN * CHUNK_MAX) * TM_PANEL;
+		n->tile = larger_int(n->tile, larger_int(BLOCK_MAX * CHUNK_MANY_ROWS, BLOCK_MIN * CHUNK_MAX) * TM_PANEL);
+}
+
+static void need_moe(const tm_op *op, const tm_moe *m, needs *n)
+{
+	for (int i = 0; i < 2 * m->count; i++) {
+		const tm_mat *w = i < m->count ? m->gate_up[i] : m->down[i - m->count];
+		n->expert = larger(n->expert, tm_act_bytes(w->acts, MOE_ROWS, w->k));
+		n->matmul = larger(n->matmul, tm_matmul_scratch(w));
+	}
+	n->tile = larger_int(n->tile, MOE_ROWS * 2 * MOE_CHUNK * TM_PANEL);
+	n->experts = larger_int(n->experts, op->w->n);
+	n->held = larger_int(n->held, m->count);
+	n->used = larger_int(n->used, m->used);
+	n->inter = larger_int(n->inter, m->down[0]->k);
+	n->hidden = larger_int(n->hidden, m->down[0]->n);
 }
 
 static needs count_needs(tm_program *p)
@@ -100,6 +135,7 @@ static needs count_needs(tm_program *p)
 	for (int i = 0; i < p->num_ops; i++) {
 		const tm_op *op = &p->ops[i];
 		if (op->w && op->kind != TM_EMBED) need_matrix(p, op->w, &n);
+		if (op->kind == TM_MOE) need_moe(op, &p->moes[op->moe], &n);
 		if (op->kind == TM_LOGITS) p->vocab = op->w->n;
 		if (op->kind == TM_ATTN_INPUT && op->w->n > p->qkv_width) p->qkv_width = op->w->n;
 		if (op->heads > p->heads) p->heads = op->heads;
@@ -121,6 +157,31 @@ static void *take(layout *l, size_t bytes)
 	return at;
 }
 
+static void place_plan(moe_plan *m, layout *l, const needs *n, size_t rows)
+{
+	const size_t slots = rows * (size_t)n->used;
+	m->expert = take(l, slots * sizeof *m->expert);
+	m->weight = take(l, slots * sizeof *m->weight);
+	m->slot = take(l, slots * sizeof *m->slot);
+	m->slot_row = take(l, slots * sizeof *m->slot_row);
+	m->slot_weight = take(l, slots * sizeof *m->slot_weight);
+	m->next = take(l, (size_t)n->held * sizeof *m->next);
+	m->runs = take(l, ((size_t)n->held + slots / MOE_ROWS) * sizeof *m->runs);
+}
+
+static void place_moe(tm_program *p, layout *l, const needs *n)
+{
+	const size_t width = (size_t)n->used * (size_t)n->hidden;
+	size_t wave = MOE_FLOATS / width;
+	if (wave < TM_TILE) wave = TM_TILE;
+	if (wave > (size_t)p->max_rows) wave = (size_t)p->max_rows;
+	p->moe_wave = (int)wave;
+	place_plan(&p->moe, l, n, (size_t)p->max_rows);
+	p->moe_logits = take(l, (size_t)p->max_rows * (size_t)n->experts * 4);
+	p->moe_gated = take(l, wave * (size_t)n->used * (size_t)n->inter * 4);
+	p->moe_out = take(l, wave * width * 4);
+}
+
 static void place_workers(tm_program *p, layout *l, const needs *n)
 {
 	for (int i = 0; i < p->threads; i++) {
@@ -130,6 +191,8 @@ static void place_workers(tm_program *p, layout *l, const needs *n)
 		w->rows = take(l, (size_t)TM_TILE * (size_t)n->k * 4);
 		w->tile = take(l, (size_t)n->tile * 4);
 		w->attn = take(l, tm_attn_scratch(p->kv.head_dim) * 4);
+		w->expert = take(l, n->expert);
+		if (n->used) place_plan(&w->moe, l, n, TM_TILE);
 	}
 }
 
@@ -137,6 +200,7 @@ static void place(tm_program *p, layout *l, const needs *n)
 {
 	const size_t rows = (size_t)p->max_rows;
 	place_workers(p, l, n);
+	if (n->used) place_moe(p, l, n);
 	for (int i = 0; i < p->num_buffers; i++) p->buffers[i].data = take(l, rows * (size_t)p->buffers[i].width * 4);
 	for (int i = 0; i < p->num_ropes; i++) {
 		rope_table *r = &p->ropes[i];

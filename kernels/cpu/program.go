@@ -9,6 +9,11 @@ package cpu
 //   tm_batch b = {rows, seqs, logit_rows, tokens, row_start, pos_start, page_start, pages, logit_row};
 //   tm_program_run(p, &b);
 // }
+//
+// static int tm_add_moe(tm_program *p, int used, int renorm, int first, int count, tm_mat **gate_up, tm_mat **down) {
+//   tm_moe m = {used, renorm, first, count, (const tm_mat *const *)gate_up, (const tm_mat *const *)down};
+//   return tm_program_moe(p, &m);
+// }
 import "C"
 
 import (
@@ -54,6 +59,7 @@ const (
 	AddLinear OpKind = C.TM_ADD_LINEAR
 	GatedMLP  OpKind = C.TM_GATED_MLP
 	Logits    OpKind = C.TM_LOGITS
+	MoE       OpKind = C.TM_MOE
 )
 
 // Op is one recorded op. In and Out are buffers; AddLinear adds to Out. Absent
@@ -63,6 +69,7 @@ type Op struct {
 	In, Out, Layer           int
 	Heads                    int
 	Rope                     int
+	Experts                  int // index of Program.Experts, of a MoE op, whose W is the router
 	Eps, Scale               float32
 	W                        *Matrix
 	Norm, Bias, QNorm, KNorm []float32 // of Weights
@@ -106,11 +113,31 @@ func (p *Program) Rope(dims int, adjacent bool, scale float32, invFreq []float32
 	return index(C.tm_program_rope(p.c, C.int(dims), cbool(adjacent), C.float(scale), floats(invFreq)))
 }
 
+// MaxExperts and MaxUsed are the most experts of a layer and of a row.
+const (
+	MaxExperts = C.TM_MOE_EXPERTS
+	MaxUsed    = C.TM_MOE_USED
+)
+
+// Experts declares a mixture of experts and returns its index: rows use the
+// `used` best of the router's, of which those from first on are held, at least
+// one, with gate and up (interleaved) and down matrices of equal shapes.
+func (p *Program) Experts(used int, renorm bool, first int, gateUp, down []*Matrix) (int, error) {
+	list := func(all []*Matrix) **C.tm_mat {
+		c := make([]*C.tm_mat, len(all))
+		for i, m := range all {
+			c[i] = m.c
+		}
+		return unsafe.SliceData(c)
+	}
+	return index(C.tm_add_moe(p.c, C.int(used), cbool(renorm), C.int(first), C.int(len(down)), list(gateUp), list(down)))
+}
+
 // Add appends an op.
 func (p *Program) Add(op Op) error {
 	c := C.tm_op{
 		kind: C.int(op.Kind), in: C.int(op.In), out: C.int(op.Out), layer: C.int(op.Layer), heads: C.int(op.Heads),
-		rope: C.int(op.Rope), eps: C.float(op.Eps), scale: C.float(op.Scale),
+		rope: C.int(op.Rope), moe: C.int(op.Experts), eps: C.float(op.Eps), scale: C.float(op.Scale),
 		norm: floats(op.Norm), bias: floats(op.Bias), q_norm: floats(op.QNorm), k_norm: floats(op.KNorm),
 	}
 	if op.W != nil {

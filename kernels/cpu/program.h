@@ -13,7 +13,11 @@
 #include "matmul.h"
 #include "pool.h"
 
-enum { TM_EMBED = 1, TM_ATTN_INPUT, TM_ATTENTION, TM_ADD_LINEAR, TM_GATED_MLP, TM_LOGITS };
+enum { TM_EMBED = 1, TM_ATTN_INPUT, TM_ATTENTION, TM_ADD_LINEAR, TM_GATED_MLP, TM_LOGITS, TM_MOE };
+
+// Most experts of a row, and of a layer: what fixed arrays and the depth of a
+// sum have room for.
+enum { TM_MOE_USED = 64, TM_MOE_EXPERTS = 1 << 12 };
 
 // tm_op is one op; unused fields are zero, absent pointers null, and absent
 // indices -1. Pointers are borrowed until the program is freed.
@@ -23,6 +27,7 @@ typedef struct {
 	int layer;
 	int heads;
 	int rope; // index of tm_program_rope
+	int moe;  // index of tm_program_moe; w is the router
 	float eps;
 	float scale;
 	const tm_mat *w;
@@ -31,6 +36,15 @@ typedef struct {
 	const float *q_norm; // [head_dim]
 	const float *k_norm; // [head_dim]
 } tm_op;
+
+// tm_moe is a mixture of experts; tensor.MoE says what the fields mean. All
+// experts have the same shape.
+typedef struct {
+	int used, renorm;
+	int first, count;             // experts held
+	const tm_mat *const *gate_up; // [count], interleaved, [2*inter, hidden]
+	const tm_mat *const *down;    // [count], [hidden, inter]
+} tm_moe;
 
 // tm_kv is the paged cache: block b at data + b*block_bytes is
 // [layer][keys, values][kv_head][tile]; vec_impl.h gives the order in a tile.
@@ -54,6 +68,7 @@ typedef struct tm_program tm_program;
 tm_program *tm_program_new(tm_pool *pool, int isa, const tm_kv *kv, int max_rows);
 int tm_program_buffer(tm_program *p, int width);
 int tm_program_rope(tm_program *p, int dims, int adjacent, float scale, const float *inv_freq);
+int tm_program_moe(tm_program *p, const tm_moe *m); // copies the lists
 int tm_program_op(tm_program *p, const tm_op *op);
 int tm_program_seal(tm_program *p);
 void tm_program_free(tm_program *p);

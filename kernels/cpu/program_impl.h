@@ -47,6 +47,30 @@ typedef struct {
 	size_t partial;
 } group;
 
+// Slots of one expert that are multiplied together.
+typedef struct {
+	int expert; // of those held
+	int slot0, rows;
+} moe_run;
+
+// Which experts the rows of a step get, and the order in which the experts run.
+// A slot is a row at one of its experts that is held; slots go by expert, then
+// by row.
+typedef struct {
+	int32_t *expert; // [rows][used], ascending ids
+	float *weight;   // [rows][used]
+	int32_t *slot;   // [rows][used], -1 for an expert that is not held
+	int32_t *slot_row;
+	float *slot_weight;
+	int32_t *next; // [held], for sorting
+	moe_run *runs;
+	int num_runs;
+} moe_plan;
+
+// Rows of a run, most pairs of panels of one claim of gate and up, and floats of
+// expert outputs kept at a time.
+enum { MOE_ROWS = 64, MOE_CHUNK = 10, MOE_FLOATS = 16 << 20 };
+
 // What a worker owns.
 typedef struct {
 	void *matmul;   // tm_matmul_scratch
@@ -54,6 +78,8 @@ typedef struct {
 	float *rows;    // [TM_TILE][widest k], normalised rows
 	float *tile;    // gate and up of a claim
 	float *attn;    // tm_attn_scratch
+	uint8_t *expert; // activations of a run
+	moe_plan moe;    // of a step of at most TM_TILE rows
 } worker_mem;
 
 struct tm_program {
@@ -65,7 +91,8 @@ struct tm_program {
 	buffer *buffers;
 	rope_table *ropes;
 	tm_op *ops;
-	int num_buffers, num_ropes, num_ops;
+	tm_moe *moes;
+	int num_buffers, num_ropes, num_ops, num_moes;
 	// Allocated by the seal.
 	void *mem;
 	size_t mem_bytes;
@@ -80,6 +107,11 @@ struct tm_program {
 	group *groups;
 	size_t max_tasks, max_groups;
 	float *partial;
+	moe_plan moe;      // of a step of more rows
+	float *moe_logits; // [max_rows][experts]
+	float *moe_gated;  // [slots][inter], times the row's weight
+	float *moe_out;    // [slots][hidden]
+	int moe_wave;      // rows whose slots these have room for
 	// Of the current step.
 	const tm_batch *batch;
 	int num_tasks, num_groups;
@@ -93,6 +125,15 @@ typedef struct {
 	size_t block_bytes;
 } acts;
 
+// Input rows of a product: buffer rows, normalised unless norm is null. index
+// picks rows; null takes them in order.
+typedef struct {
+	int buffer;
+	const int32_t *index;
+	const float *norm;
+	float eps;
+} source;
+
 static inline int acts_blocks(const acts *a) { return (a->rows + a->block_rows - 1) / a->block_rows; }
 
 // tm_plan lists the attention tasks of the current batch.
@@ -100,6 +141,24 @@ void tm_plan(tm_program *p);
 
 // tm_op_run executes one op on a worker, ending with a barrier.
 void tm_op_run(tm_program *p, const tm_op *op, int worker);
+
+// tm_fill converts rows [r0, r1) of a phase, r1-r0 <= TM_TILE, in one block.
+void tm_fill(const tm_program *p, const acts *a, const source *src, int r0, int r1, int worker);
+
+// tm_act_block returns a block of activation rows.
+tm_act tm_act_block(const tm_program *p, const acts *a, int block);
+
+// tm_prepare converts the inputs of a product with w: by every worker for itself
+// when they are few, else together, with a barrier behind.
+acts tm_prepare(tm_program *p, const tm_mat *w, const source *src, int rows, int worker);
+
+// tm_multiply sets out[row][column] to w times the prepared rows, or adds that
+// with accumulate; then the bias is added. No barrier follows.
+void tm_multiply(tm_program *p, const tm_mat *w, const acts *a, float *out, size_t ldo, const float *bias,
+	int accumulate, int worker);
+
+// tm_run_moe executes a TM_MOE op.
+void tm_run_moe(tm_program *p, const tm_op *op, int worker);
 
 int tm_block_rows(int k);
 int tm_small(int rows, int k);

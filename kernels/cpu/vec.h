@@ -26,6 +26,9 @@ static inline uint16_t tm_bf16(float f)
 // Most (query, head) rows that one attention call works on.
 #define TM_ATT_ROWS 24
 
+// Sums that a tree of leaves has open at most.
+#define TM_TREE_DEPTH 16
+
 // tm_attn is one attention task: consecutive queries of one sequence against
 // one KV head. The row r of the task is query r/heads and head head0+r%heads.
 typedef struct {
@@ -65,6 +68,12 @@ typedef struct {
 	void (*add)(float *x, const float *y, int n);
 	// out[i] = gate[i] / (1 + exp(-gate[i])) * up[i]
 	void (*silu_mul)(float *out, const float *gate, const float *up, int n);
+	// x[i] *= s
+	void (*scale)(float *x, float s, int n);
+	// out[i] = sum over the leaves, added to it with accumulate. Leaves are pushed
+	// in order; joins[j] times behind leaf j, the last two sums become one. One
+	// sum is left at the end, and there are never more than TM_TREE_DEPTH.
+	void (*tree_sum)(float *out, const float *const *leaf, const uint8_t *joins, int leaves, int n, int accumulate);
 	// Rotates the first dims values of a head by the angles given as cos and sin.
 	void (*rope)(float *x, const float *cosv, const float *sinv, int dims, int adjacent);
 	// Write one token's key or value of one head into its block; token is the

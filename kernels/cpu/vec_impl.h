@@ -75,6 +75,26 @@ TM_KERNEL void k_silu_mul(float *out, const float *gate, const float *up, int n)
 	}
 }
 
+TM_KERNEL void k_scale(float *x, float s, int n)
+{
+	const v16 f = v_set1(s);
+	for (int i = 0; i < n; i += 16) v_store_n(x + i, v_mul(v_load_n(x + i, n - i), f), n - i);
+}
+
+TM_KERNEL void k_tree_sum(float *out, const float *const *leaf, const uint8_t *joins, int leaves, int n, int accumulate)
+{
+	for (int i = 0; i < n; i += 16) {
+		v16 sum[TM_TREE_DEPTH];
+		int top = 0;
+		sum[0] = v_zero();
+		for (int j = 0; j < leaves; j++) {
+			sum[top++] = v_load_n(leaf[j] + i, n - i);
+			for (int k = joins[j]; k > 0; k--, top--) sum[top - 2] = v_add(sum[top - 2], sum[top - 1]);
+		}
+		v_store_n(out + i, accumulate ? v_add(v_load_n(out + i, n - i), sum[0]) : sum[0], n - i);
+	}
+}
+
 TM_KERNEL void k_rope(float *x, const float *cosv, const float *sinv, int dims, int adjacent)
 {
 	const int half = dims / 2;

@@ -50,3 +50,5 @@ func rotate(head []float32, r tensor.RoPE, pos int) {
 		head[a], head[b] = float32(x*cos-y*sin), float32(x*sin+y*cos)
 	}
 }
+
+func silu(x float32) float64 { return float64(x) / (1 + math.Exp(-float64(x))) }

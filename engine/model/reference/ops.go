@@ -161,8 +161,7 @@ func (b *Backend) GatedMLP(out, x tensor.Buffer, norm tensor.Vector, eps float32
 			y := linear(rmsNorm(b.row(x, i), b.vectors[norm], eps), b.matrices[gateUp], nil)
 			dst := b.row(out, i)
 			for j := range dst {
-				g := float64(y[j])
-				dst[j] = float32(g / (1 + math.Exp(-g)) * float64(y[inter+j]))
+				dst[j] = float32(silu(y[j]) * float64(y[inter+j]))
 			}
 		}
 	})

@@ -29,6 +29,7 @@ def build(seed, kind, **changes):
     config_class, model_class = {
         "llama": (tf.LlamaConfig, tf.LlamaForCausalLM), "mistral": (tf.MistralConfig, tf.MistralForCausalLM),
         "qwen2": (tf.Qwen2Config, tf.Qwen2ForCausalLM), "qwen3": (tf.Qwen3Config, tf.Qwen3ForCausalLM),
+        "qwen3_moe": (tf.Qwen3MoeConfig, tf.Qwen3MoeForCausalLM),
     }[kind]
     model = model_class(config_class(**{**BASE, **changes})).eval()
     g = torch.Generator().manual_seed(seed)
@@ -39,6 +40,8 @@ def build(seed, kind, **changes):
                 p.copy_(1 + 0.2 * noise)
             elif name.endswith("bias"):
                 p.copy_(0.3 * noise)
+            elif name.endswith("mlp.gate.weight"):
+                p.copy_(0.5 * noise)
             elif "embed" in name or "lm_head" in name:
                 p.copy_(0.5 * noise)
             else:
@@ -73,7 +76,9 @@ GGUF_NAMES = {
     "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm", "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+    "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.gate": "ffn_gate_inp",
+    "mlp.experts.gate_proj": "ffn_gate_exps", "mlp.experts.up_proj": "ffn_up_exps",
+    "mlp.experts.down_proj": "ffn_down_exps",
 }
 
 
@@ -85,6 +90,22 @@ def gguf_name(name):
     return GGUF_NAMES[stem] + "." + end
 
 
+def split_experts(params):
+    """The weights by the names of GGUF; slices of stacked gate and up share memory with them."""
+    out = {}
+    for full, p in params.items():
+        p = p.detach()
+        if full.endswith("experts.gate_up_proj"):
+            half = p.shape[1] // 2
+            out[full.replace("gate_up_proj", "gate_proj.weight")] = p[:, :half]
+            out[full.replace("gate_up_proj", "up_proj.weight")] = p[:, half:]
+        elif full.endswith("experts.down_proj"):
+            out[full + ".weight"] = p
+        else:
+            out[full] = p
+    return out
+
+
 def adjacent(w, heads):
     """Rows of each head from halves (i, i+d/2) to neighbours (2i, 2i+1)."""
     return w.reshape(heads, 2, w.shape[0] // heads // 2, -1).swapaxes(1, 2).reshape(w.shape)
@@ -92,13 +113,17 @@ def adjacent(w, heads):
 
 def write_gguf(name, model, types, divisors=None):
     """types: quantisation types given to the matrices in turn."""
-    c, arch = model.config, model.config.model_type
+    c, arch = model.config, model.config.model_type.replace("_", "")
     w = gguf.GGUFWriter(here / f"{name}.gguf", arch)
     w.add_name(name)
     w.add_block_count(c.num_hidden_layers)
     w.add_context_length(c.max_position_embeddings)
     w.add_embedding_length(c.hidden_size)
     w.add_feed_forward_length(c.intermediate_size)
+    if arch == "qwen3moe":
+        w.add_expert_count(c.num_experts)
+        w.add_expert_used_count(c.num_experts_per_tok)
+        w.add_expert_feed_forward_length(c.moe_intermediate_size)
     w.add_head_count(c.num_attention_heads)
     w.add_head_count_kv(c.num_key_value_heads)
     w.add_key_length(c.head_dim)
@@ -117,14 +142,13 @@ def write_gguf(name, model, types, divisors=None):
     if divisors is not None:
         w.add_tensor("rope_freqs.weight", divisors)
     turn = 0
-    params = dict(model.named_parameters())
-    for full, p in params.items():
-        x = p.detach().float().numpy()
+    for full, p in split_experts(dict(model.named_parameters())).items():
+        x = p.float().contiguous().numpy()
         heads = {"q_proj": c.num_attention_heads, "k_proj": c.num_key_value_heads}.get(full.split(".")[-2])
         swap = arch == "llama" and heads
         if swap:
             x = adjacent(x, heads)
-        if x.ndim == 1:
+        if x.ndim == 1 or full.endswith("mlp.gate.weight"):
             w.add_tensor(gguf_name(full), x)
             continue
         t = types[turn % len(types)]
@@ -158,3 +182,9 @@ write_gguf("gguf-llama3", llama3, [Q.F16, Q.BF16], (plain / llama3.model.rotary_
 write_gguf("gguf-llama-quant", build(8, "llama", tie_word_embeddings=True), [Q.Q8_0, Q.Q4_0, Q.Q4_1, Q.Q5_0, Q.Q5_1])
 write_gguf("gguf-qwen2", build(9, "qwen2"), [Q.Q8_0])
 write_gguf("gguf-qwen3", build(10, "qwen3", tie_word_embeddings=True), [Q.Q8_0, Q.F32])
+# Experts: seven of which three are used, with a dense layer and weights that
+# need not sum to one; then, as converters write them, stacked and with a sum of one.
+MOE = dict(num_experts=7, num_experts_per_tok=3, moe_intermediate_size=32)
+folder("qwen3moe-mixed", torch.bfloat16, build(11, "qwen3_moe", norm_topk_prob=False, mlp_only_layers=[0], **MOE))
+write_gguf("gguf-qwen3moe-quant", build(12, "qwen3_moe", norm_topk_prob=True, tie_word_embeddings=True, **MOE),
+           [Q.Q8_0, Q.Q4_1, Q.Q4_0, Q.Q5_0, Q.Q5_1])
