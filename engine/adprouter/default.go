@@ -1,0 +1,33 @@
+package adprouter
+
+import (
+	"cmp"
+	"slices"
+)
+
+// routeDefault balances prompt tokens, longest request first.
+func (r *Router) routeDefault(batch []Item) {
+	for _, i := range r.order {
+		switch {
+		case !r.placeExplicit(batch, i):
+			r.rest = append(r.rest, i)
+		case !r.cfg.Compat:
+			// Users measured with a tally that forgets these tokens; without
+			// compat the balance step sees them.
+			r.tokens[batch[i].Rank] += int64(batch[i].Tokens)
+		}
+	}
+	r.setTarget(batch)
+	slices.SortStableFunc(r.rest, func(a, b int) int { return cmp.Compare(batch[b].Tokens, batch[a].Tokens) })
+	for _, i := range r.rest {
+		rank, _ := r.pick(&batch[i], func(a, b int) bool {
+			return cmp.Or(cmp.Compare(r.tokens[a], r.tokens[b]), cmp.Compare(r.active[a], r.active[b])) < 0
+		})
+		if rank < 0 {
+			r.res.Unplaced = append(r.res.Unplaced, i)
+			continue
+		}
+		r.place(batch, i, rank, Balanced)
+		r.tokens[rank] += int64(batch[i].Tokens)
+	}
+}

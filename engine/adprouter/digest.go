@@ -1,0 +1,65 @@
+package adprouter
+
+import (
+	"fmt"
+	"strings"
+)
+
+// mix is the splitmix64 step: a bijection of 64-bit words that spreads every bit.
+func mix(x uint64) uint64 {
+	x += 0x9E3779B97F4A7C15
+	x = (x ^ x>>30) * 0xBF58476D1CE4E5B9
+	x = (x ^ x>>27) * 0x94D049BB133111EB
+	return x ^ x>>31
+}
+
+// hashKey is FNV-1a and a final mix: the same in every process, unlike the
+// hash of the runtime's maps.
+func hashKey(s string) uint64 {
+	h := uint64(0xcbf29ce484222325)
+	for i := 0; i < len(s); i++ {
+		h = (h ^ uint64(s[i])) * 0x100000001b3
+	}
+	return mix(h)
+}
+
+func hashTokens(head []int32) uint64 {
+	h := uint64(len(head))
+	for _, t := range head {
+		h = mix(h ^ uint64(uint32(t)))
+	}
+	return h
+}
+
+// Digest returns a digest of everything that the next Route depends on besides
+// its arguments: bindings and their order, cursor, warm-up set, recent work, and
+// the last assignment. Equal routers have equal digests; it goes into the
+// exchange together with the queue's.
+func (r *Router) Digest() uint64 {
+	d := mix(r.bind.sum)
+	d = mix(d ^ uint64(r.cursor))
+	d = mix(d ^ r.warm.votes)
+	d = mix(d ^ r.warm.common)
+	for rank := range r.cfg.Ranks {
+		if r.warm.pending[rank] {
+			d ^= 1
+		}
+		d = mix(d ^ uint64(r.recent[rank])<<1)
+	}
+	return mix(d ^ r.assigned)
+}
+
+// Dump describes the replicated state for the report of a divergence: the parts
+// of the digest, and the bindings used last, newest first.
+func (r *Router) Dump() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "router %s digest %016x: cursor %d, warm-up pending %v, recent work %v, last assignment %016x\n",
+		r.cfg.Kind, r.Digest(), r.cursor, r.Pending(), r.recent, r.assigned)
+	keys := r.bind.lru.Keys()
+	fmt.Fprintf(&b, "%d bindings, digest %016x, %d touches, %d evicted\n", len(keys), r.bind.sum, r.bind.touches, r.bind.evicted)
+	for i := len(keys) - 1; i >= max(0, len(keys)-64); i-- {
+		e := r.bind.peek(keys[i])
+		fmt.Fprintf(&b, "  key %016x rank %d touch %d\n", e.hash, e.rank, e.touch)
+	}
+	return b.String()
+}

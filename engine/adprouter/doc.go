@@ -1,0 +1,19 @@
+// Package adprouter decides which attention-DP rank of an instance gets each new
+// request, which ranks have to pad a step, and when prefill is held back.
+//
+// Everything here is replicated: each rank runs the same code on the same
+// gathered and broadcast data and must arrive at the same answer, bit for bit,
+// because nothing is sent afterwards. So there is no clock, no randomness, no
+// goroutine, no map iteration and no floating point; every order is total and
+// ends in a rank or request id. The package must not know blocks, transports or
+// what the batch computes.
+//
+// The pieces, in the order of one iteration:
+//
+//	rows, err := DecodeTable(gathered, iter, rows) // who has what
+//	err = Verify(rows)                             // all ranks still agree
+//	Decide(rows, opt, &plan)                       // who pads, is there a forward
+//	admitted := queue.Admit(limit, states)         // what may enter
+//	res := router.Route(states, admitted)          // where it goes
+//	queue.Return(admitted, res.Unplaced)           // what found no place
+package adprouter
