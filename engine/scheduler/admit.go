@@ -1,7 +1,7 @@
 package scheduler
 
 // admitPulls gives blocks to requests that wait to pull their K and V, in
-// arrival order and for their whole life, so that what is pulled can run.
+// arrival order.
 func (s *Scheduler) admitPulls() {
 	for len(s.genInit.list) > 0 {
 		q := s.genInit.list[0]
@@ -14,7 +14,7 @@ func (s *Scheduler) admitPulls() {
 		if s.recvBytes > 0 && s.recvBytes+bytes > s.cfg.MaxRecvBytes {
 			return
 		}
-		if q.Complete-len(m.Blocks)+m.Unreferenced > s.blocks.Free()-s.reserved {
+		if !s.pullFits(q, m, fresh) {
 			return
 		}
 		s.Remove(q)
@@ -26,6 +26,25 @@ func (s *Scheduler) admitPulls() {
 		s.reserved += max(0, q.Complete-len(q.Table))
 		s.plan.Receive = append(s.plan.Receive, Admission{Seq: q, Shared: len(m.Blocks)})
 	}
+}
+
+// pullFits is the admission predicate of pulls. A policy without eviction
+// reserves the whole life of the request, so that what is pulled can run to its
+// end. MaxUtilization asks for what comes and some room to grow, as admit does:
+// a request that is paused later computes its K and V here. One that was paused
+// goes before younger pulls.
+func (s *Scheduler) pullFits(q *Seq, m Match, fresh int) bool {
+	if s.cfg.Policy != MaxUtilization {
+		return q.Complete-len(m.Blocks)+m.Unreferenced <= s.blocks.Free()-s.reserved
+	}
+	if len(s.waiting.list) > 0 && byArrival(s.waiting.list[0], q) {
+		return false
+	}
+	need := fresh + m.Unreferenced
+	if len(s.running.list)+len(s.recv.list) > 0 {
+		need += max(1, s.blocks.Total()/100)
+	}
+	return need <= s.blocks.Free()
 }
 
 // admit starts waiting requests, first in line first, as long as the policy and

@@ -536,3 +536,41 @@ type tb interface {
 	Fatalf(format string, args ...any)
 	Fatal(args ...any)
 }
+
+// A gen worker that may pause starts requests by what they hold: many chats with a large budget run at once where reserving
+// their whole life leaves most waiting. Tokens are the same.
+func TestPullsFollowThePolicy(t *testing.T) {
+	most := map[scheduler.Policy]int{}
+	for _, policy := range []scheduler.Policy{scheduler.GuaranteedNoEvict, scheduler.MaxUtilization} {
+		c := pair(t, func(ctx, gen *executor.Config) {
+			ctx.Blocks, gen.Blocks, gen.Policy = 256, 64, policy
+			ctx.MaxSeqLen, gen.MaxSeqLen = 400, 400
+		})
+		for i := range 16 {
+			c.Start(session(i, prompt(i, 20), 300))
+		}
+		for tick := 0; ; tick++ {
+			more, err := c.Tick()
+			if err != nil {
+				t.Fatal(err)
+			}
+			most[policy] = max(most[policy], c.Gen.Core.Stats().Running)
+			if !more || tick > 100_000 {
+				break
+			}
+		}
+		settle(t, c)
+		verifySessions(t, c)
+		for _, s := range c.Sessions {
+			if len(s.Tokens()) != 300 {
+				t.Errorf("%s: a request has %d tokens", policy, len(s.Tokens()))
+			}
+		}
+		if st := c.Gen.Core.Stats(); (policy == scheduler.MaxUtilization) != (st.Paused > 0) {
+			t.Errorf("%s: %d pauses", policy, st.Paused)
+		}
+	}
+	if most[scheduler.GuaranteedNoEvict] > 3 || most[scheduler.MaxUtilization] < 8 {
+		t.Errorf("most requests at once: %v", most)
+	}
+}
