@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -19,6 +20,7 @@ import (
 	"tandem/engine/hub"
 	"tandem/engine/model"
 	"tandem/engine/runner"
+	"tandem/engine/scheduler"
 	"tandem/engine/tensor"
 	"tandem/serve/config"
 )
@@ -225,6 +227,18 @@ func (c *cluster) run(stop, hurry context.Context) error {
 	return c.serve(stop, hurry, urls)
 }
 
+// optimistic lets workers admit by what requests hold rather than by what they
+// might grow to, unless the file says otherwise: chats without max_tokens could
+// each grow to the whole context, and a local pool has room for few of those.
+func optimistic(file map[string]any) {
+	const key = "capacity_scheduler_policy"
+	sched := map[string]any{key: string(scheduler.MaxUtilization)}
+	if own, ok := file["scheduler_config"].(map[string]any); ok {
+		maps.Copy(sched, own)
+	}
+	file["scheduler_config"] = sched
+}
+
 // children describes the workers and writes their configuration files.
 func (c *cluster) children(dir string) ([]child, error) {
 	var out []child
@@ -245,6 +259,7 @@ func (c *cluster) children(dir string) ([]child, error) {
 			}
 			file["kv_cache_config"] = kv
 		}
+		optimistic(file)
 		threads, own := file["threads"]
 		if !own {
 			threads = share(c.threads, total, i)

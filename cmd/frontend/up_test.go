@@ -69,7 +69,7 @@ func TestUpStartFails(t *testing.T) {
 
 func TestChildren(t *testing.T) {
 	cfg, _, err := config.LoadFrontend(config.Source{
-		Data:      []byte("max_num_tokens: 99\ngeneration_servers: {max_batch_size: 3, threads: 7, admin_addr: off, kv_cache_config: {max_tokens: 5}}"),
+		Data:      []byte("max_num_tokens: 99\ngeneration_servers: {max_batch_size: 3, threads: 7, admin_addr: off, kv_cache_config: {max_tokens: 5}, scheduler_config: {capacity_scheduler_policy: STATIC_BATCH}}"),
 		LookupEnv: func(string) (string, bool) { return "", false },
 	})
 	if err != nil {
@@ -94,6 +94,9 @@ func TestChildren(t *testing.T) {
 		KV     struct {
 			Max int `json:"max_tokens"`
 		} `json:"kv_cache_config"`
+		Scheduler struct {
+			Policy string `json:"capacity_scheduler_policy"`
+		} `json:"scheduler_config"`
 	},
 	) {
 		data, err := os.ReadFile(filepath.Join(dir, name))
@@ -108,10 +111,10 @@ func TestChildren(t *testing.T) {
 		}
 		return v
 	}
-	if v := read("ctx1.yaml"); v.Tokens != 99 || v.Batch != 0 || v.KV.Max != 1000 {
+	if v := read("ctx1.yaml"); v.Tokens != 99 || v.Batch != 0 || v.KV.Max != 1000 || v.Scheduler.Policy != "MAX_UTILIZATION" {
 		t.Errorf("ctx1 %+v", v)
 	}
-	if v := read("gen0.yaml"); v.Tokens != 99 || v.Batch != 3 || v.KV.Max != 5 {
+	if v := read("gen0.yaml"); v.Tokens != 99 || v.Batch != 3 || v.KV.Max != 5 || v.Scheduler.Policy != "STATIC_BATCH" {
 		t.Errorf("gen0 %+v", v)
 	}
 }
