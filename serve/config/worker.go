@@ -76,6 +76,10 @@ type Transceiver struct {
 	LocalRecompute    bool    `mapstructure:"local_recompute"`
 }
 
+// cpuPrefillMixed bounds the gap between tokens that a long prompt causes: on a
+// CPU larger chunks are hardly faster.
+const cpuPrefillMixed = 512
+
 // DefaultWorker returns the documented defaults of a CPU worker without a
 // cache_transceiver_config.
 func DefaultWorker() Worker {
@@ -89,7 +93,7 @@ func DefaultWorker() Worker {
 		},
 		Scheduler: Scheduling{
 			CapacityPolicy: string(c.Policy), ChunkingPolicy: string(c.Chunking), QueuePolicy: string(c.Queue),
-			MaxQueued: c.MaxQueued,
+			MaxQueued: c.MaxQueued, MaxPrefillMixed: cpuPrefillMixed,
 		},
 		EnableChunkedPrefill: c.ChunkPrefill, StallThreshold: 10, ShutdownGrace: 30,
 		AdminAddr: "127.0.0.1:0",

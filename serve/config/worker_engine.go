@@ -24,7 +24,10 @@ func (w Worker) Core(role executor.Role) executor.Config {
 	c.ShareInPass = w.KVCache.EnableBlockReuse
 	c.ChunkPrefill = w.EnableChunkedPrefill
 	c.Policy, c.Chunking = scheduler.Policy(w.Scheduler.CapacityPolicy), scheduler.Chunking(w.Scheduler.ChunkingPolicy)
-	c.Queue, c.PrefillMixed = scheduler.Queue(w.Scheduler.QueuePolicy), w.Scheduler.MaxPrefillMixed
+	c.Queue = scheduler.Queue(w.Scheduler.QueuePolicy)
+	if c.PrefillMixed = w.Scheduler.MaxPrefillMixed; c.PrefillMixed > 0 {
+		c.PrefillMixed = max(c.PrefillMixed, c.BlockTokens) // a step moves whole blocks
+	}
 	c.MaxQueued, c.QueueTimeout = w.Scheduler.MaxQueued, msec(w.Scheduler.QueueTimeoutMsec)
 	if t := w.Transceiver; t != nil {
 		c.Lease, c.Attach, c.Progress = msec(t.Lease), msec(t.Attach), msec(t.Progress)

@@ -152,12 +152,15 @@ func TestWorkerCore(t *testing.T) {
 	if c.Role != executor.Gen || c.MaxBatch != 3 || c.BlockReuse || c.PartialReuse || c.ShareInPass || c.QueueTimeout != 250*time.Millisecond || c.Attach != 7*time.Millisecond {
 		t.Errorf("%+v", c)
 	}
+	if w, _, err = loadWorker(t, executor.Gen, "kv_cache_config: {tokens_per_block: 1024}"); err != nil || w.Core(executor.Gen).PrefillMixed != 1024 {
+		t.Errorf("blocks larger than the limit of mixed prefill: %d, %v", w.Core(executor.Gen).PrefillMixed, err)
+	}
 	def, _, err := loadWorker(t, executor.Ctx, "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := executor.DefaultConfig()
-	want.Role = executor.Ctx
+	want.Role, want.PrefillMixed = executor.Ctx, 512
 	if got := def.Core(executor.Ctx); !reflect.DeepEqual(got, want) {
 		t.Errorf("defaults differ:\n got %+v\nwant %+v", got, want)
 	}
