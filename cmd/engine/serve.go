@@ -287,7 +287,7 @@ func (p *process) announce(admin string, took time.Duration) {
 	p.log.Info("ready", "model", info.Model, "role", info.Role, "backend", info.Backend, "took", took.Round(time.Millisecond),
 		"weights_MiB", mem.WeightBytes>>20, "kv_MiB", mem.KVBytes>>20, "kv_tokens", stats.BlocksTotal*info.Layout.BlockTokens, "max_seq_len", info.MaxSeqLen)
 	role := map[executor.Role]string{executor.Ctx: "ctx", executor.Gen: "gen", executor.Mixed: "mixed"}[info.Role]
-	fmt.Printf("TANDEM_READY url=http://%s role=%s admin=%s\n", p.listener.Addr(), role, admin)
+	fmt.Printf("TANDEM_READY url=http://%s role=%s admin=%s\n", reachable(p.listener.Addr().String()), role, admin)
 }
 
 // chatTemplate adapts the template to what the worker asks for.
@@ -331,6 +331,15 @@ func (p *process) startAdmin() (adminServer, error) {
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 	go func() { _ = srv.Serve(ln) }()
 	return adminServer{addr: "http://" + ln.Addr().String(), srv: srv}, nil
+}
+
+// reachable turns a listener on all addresses into one that a client can use.
+func reachable(addr string) string {
+	host, port, err := net.SplitHostPort(addr)
+	if ip := net.ParseIP(host); err == nil && ip != nil && ip.IsUnspecified() {
+		return net.JoinHostPort("localhost", port)
+	}
+	return addr
 }
 
 func loopback(a net.Addr) bool {

@@ -29,10 +29,24 @@ func Open(path string, opts ...Option) (*Checkpoint, error) {
 	for _, opt := range opts {
 		opt(c)
 	}
-	if err := c.open(); err != nil {
+	err := c.open()
+	if err == nil {
+		err = c.checkLayers()
+	}
+	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 	return c, nil
+}
+
+// checkLayers refuses a configuration that leaves out layers which the weights
+// have: the model would run, and be another one.
+func (c *Checkpoint) checkLayers() error {
+	next := fmt.Sprintf("blk.%d.attn_norm.weight", c.Config.Layers)
+	if c.Has(next) {
+		return fmt.Errorf("model %s: the configuration says %d layers, but there is a tensor %q", c.Path, c.Config.Layers, c.fileName(next))
+	}
+	return nil
 }
 
 func (c *Checkpoint) open() error {

@@ -185,6 +185,7 @@ func TestFolderErrors(t *testing.T) {
 		"rope":          {"config.json", map[string]any{"rope_parameters": map[string]any{"rope_type": "longrope", "factor": 2}}, `"longrope"`},
 		"linear":        {"config.json", map[string]any{"rope_parameters": map[string]any{"rope_type": "linear"}}, "factor is 0"},
 		"partial":       {"config.json", map[string]any{"partial_rotary_factor": 1e300}, "RoPE dimensions"},
+		"layers":        {"config.json", map[string]any{"num_hidden_layers": 1}, "but there is a tensor"},
 		"eos":           {"generation_config.json", map[string]any{"eos_token_id": 64}, "id 64 is outside"},
 		"bos":           {"config.json", map[string]any{"bos_token_id": 64}, "beginning-of-sequence id 64"},
 		"eos type":      {"generation_config.json", map[string]any{"eos_token_id": "x"}, "generation_config.json"},
