@@ -1,0 +1,171 @@
+package comm
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"tandem/engine/comm/commpb"
+)
+
+// Join serves one leaf for the life of the group.
+func (l *Listener) Join(stream commpb.Lockstep_JoinServer) error {
+	nonce := secret()
+	err := stream.Send(&commpb.RootMessage{Kind: &commpb.RootMessage_Challenge{
+		Challenge: &commpb.Challenge{Version: l.cfg.version, Nonce: nonce},
+	}})
+	if err != nil {
+		return err
+	}
+	c := &leafConn{stream: stream, steps: make(chan *commpb.Step, 2)}
+	hello, gone := make(chan *commpb.Hello, 1), make(chan error, 1)
+	go func() { gone <- l.listen(c, hello) }()
+	timer := time.NewTimer(l.cfg.JoinTimeout)
+	defer timer.Stop()
+	select {
+	case m := <-hello:
+		if refusal := l.admit(c, m, nonce); refusal != nil {
+			return c.send(&commpb.RootMessage{Kind: &commpb.RootMessage_Refusal{Refusal: refusal}})
+		}
+	case err := <-gone:
+		return err
+	case <-timer.C:
+		return errors.New("no hello in time")
+	case <-l.hub.done:
+		return nil
+	}
+	return l.serve(c, gone)
+}
+
+// listen reads what a leaf sends: one hello, then messages of the running group.
+func (l *Listener) listen(c *leafConn, hello chan<- *commpb.Hello) error {
+	m, err := c.stream.Recv()
+	if err != nil {
+		return err
+	}
+	if m.GetHello() == nil {
+		return errors.New("the first message is no hello")
+	}
+	hello <- m.GetHello()
+	for {
+		m, err := c.stream.Recv()
+		if err != nil {
+			return err
+		}
+		select {
+		case <-l.started:
+			l.root.received(c, m)
+		default:
+			return errors.New("a message before the start")
+		}
+	}
+}
+
+// admit checks a hello and takes the leaf in, or says why not.
+func (l *Listener) admit(c *leafConn, m *commpb.Hello, nonce []byte) *commpb.Refusal {
+	c.span = Span{int(m.GetFirst()), int(m.GetLast())}
+	l.mu.Lock()
+	reason, retry := l.objection(c.span, m, nonce)
+	if reason != "" {
+		if len(l.refusals) < maxRefusals && !slices.Contains(l.refusals, reason) {
+			l.refusals = append(l.refusals, reason)
+		}
+		l.mu.Unlock()
+		return &commpb.Refusal{Reason: reason, Retry: retry}
+	}
+	c.token = secret()
+	l.joined = append(l.joined, c)
+	slices.SortFunc(l.joined, func(a, b *leafConn) int { return a.span.First - b.span.First })
+	l.mu.Unlock()
+	err := c.send(&commpb.RootMessage{Kind: &commpb.RootMessage_Welcome{Welcome: &commpb.Welcome{
+		DataPort: uint32(tcpPort(l.data.Addr())), Token: c.token,
+		Mac: sign(l.cfg.Key, purposeWelcome, nonce, m.GetNonce(), c.span),
+	}}})
+	if err != nil {
+		l.dismiss(c)
+		return &commpb.Refusal{Reason: err.Error(), Retry: true}
+	}
+	return nil
+}
+
+// objection says why a leaf does not fit, and whether that may pass.
+func (l *Listener) objection(s Span, m *commpb.Hello, nonce []byte) (reason string, retry bool) {
+	switch {
+	case m.GetVersion() != l.cfg.version:
+		return fmt.Sprintf("%v speak protocol version %d, the root %d", s, m.GetVersion(), l.cfg.version), false
+	case !signed(l.cfg.Key, purposeJoin, nonce, m.GetNonce(), s, m.GetMac()):
+		return fmt.Sprintf("%v have another internal_request_auth_key than the root", s), false
+	case len(l.cfg.Key) == 0 && len(m.GetMac()) > 0:
+		return fmt.Sprintf("%v have an internal_request_auth_key, the root has none", s), false
+	case int(m.GetSize()) != l.cfg.Size:
+		return fmt.Sprintf("%v expect %d ranks in all, the root %d", s, m.GetSize(), l.cfg.Size), false
+	case m.GetConfigEpoch() != l.cfg.ConfigEpoch:
+		return fmt.Sprintf("%v have config epoch %d, the root %d", s, m.GetConfigEpoch(), l.cfg.ConfigEpoch), false
+	}
+	if err := l.cfg.checkSpan(s); err != nil {
+		return err.Error(), false
+	}
+	if s.First <= l.hub.span.Last {
+		return fmt.Sprintf("%v are asked for, but the root hosts %v", s, l.hub.span), false
+	}
+	if c := l.holder(s); c != nil {
+		// A leaf that restarts may come before its old stream is known to be dead.
+		return fmt.Sprintf("%v are asked for, but another process has joined with %v", s, c.span), false
+	}
+	return "", false
+}
+
+// dismiss frees the ranks of a leaf that went before the group was complete.
+func (l *Listener) dismiss(c *leafConn) (complete bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	select {
+	case <-l.complete:
+		return true
+	default:
+	}
+	l.joined = slices.DeleteFunc(l.joined, func(o *leafConn) bool { return o == c })
+	c.data.close()
+	return false
+}
+
+// serve keeps a leaf's stream until the group ends.
+func (l *Listener) serve(c *leafConn, gone <-chan error) error {
+	started := l.started
+	for {
+		select {
+		case <-started:
+			started = nil
+			if err := c.send(&commpb.RootMessage{Kind: &commpb.RootMessage_Start{Start: &commpb.Start{}}}); err != nil {
+				l.hub.fail(l.hub.lost(c.span, err))
+			}
+		case err := <-gone:
+			if !l.dismiss(c) {
+				return nil
+			}
+			if errors.Is(err, io.EOF) {
+				err = errors.New("the process left")
+			}
+			l.hub.fail(l.hub.lost(c.span, err))
+			return nil
+		case <-l.hub.done:
+			l.farewell(c, gone)
+			return nil
+		}
+	}
+}
+
+// farewell tells a leaf why the group is over and gives it a moment to leave.
+func (l *Listener) farewell(c *leafConn, gone <-chan error) {
+	go func() {
+		_ = c.send(&commpb.RootMessage{Kind: &commpb.RootMessage_Failure{Failure: errorFailure(l.hub.err)}})
+	}()
+	timer := time.NewTimer(linger)
+	defer timer.Stop()
+	select {
+	case <-gone:
+	case <-timer.C:
+	}
+}

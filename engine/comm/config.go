@@ -1,0 +1,96 @@
+package comm
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"net"
+	"time"
+)
+
+// protocolVersion is spoken between processes. Others are refused.
+const protocolVersion = 1
+
+// Config of a group. All processes of an instance need the same Size,
+// ConfigEpoch and Key.
+type Config struct {
+	// Size is the number of ranks of the instance.
+	Size int
+	// ConfigEpoch tells apart instances whose settings differ.
+	ConfigEpoch uint32
+	// Key, when set, must be the same everywhere; joins then carry an HMAC.
+	Key []byte
+
+	// Timeout ends the group when a collective waits that long for a rank that
+	// reports no progress. 0 = 30 s, negative = never.
+	Timeout time.Duration
+	// StallAfter is when OnStall is called for such a wait. 0 = 2 s.
+	StallAfter time.Duration
+	// OnStall is called once a wait, from a goroutine of the group; it must not
+	// block.
+	OnStall func(Stall)
+	// JoinTimeout bounds the time until all ranks have joined. 0 = 60 s.
+	JoinTimeout time.Duration
+	// MaxPayload bounds one rank's payload in bytes. 0 = 64 MiB.
+	MaxPayload uint32
+
+	// DataPort of the root for activations; 0 = any free one.
+	DataPort int
+	// Dial opens connections of a leaf; nil means TCP. For tests and proxies.
+	Dial func(ctx context.Context, addr string) (net.Conn, error)
+
+	version uint32 // for tests
+}
+
+// Stall is a wait that lasts longer than it should.
+type Stall struct {
+	Op      Op
+	Iter    uint64
+	Missing []int
+	Waited  time.Duration
+}
+
+// Validate reports a setting that cannot work.
+func (c Config) Validate() error {
+	if c.Size < 1 || c.Size > math.MaxUint16 {
+		return fmt.Errorf("group size %d is out of range 1..%d", c.Size, math.MaxUint16)
+	}
+	if c.DataPort < 0 || c.DataPort > math.MaxUint16 {
+		return fmt.Errorf("data port %d is out of range 0..65535", c.DataPort)
+	}
+	if c.StallAfter < 0 || c.JoinTimeout < 0 {
+		return fmt.Errorf("group times must not be negative")
+	}
+	return nil
+}
+
+func (c *Config) setDefaults() {
+	if c.Timeout == 0 {
+		c.Timeout = 30 * time.Second
+	}
+	if c.StallAfter == 0 {
+		c.StallAfter = 2 * time.Second
+	}
+	if c.JoinTimeout == 0 {
+		c.JoinTimeout = time.Minute
+	}
+	if c.MaxPayload == 0 {
+		c.MaxPayload = 64 << 20
+	}
+	if c.Dial == nil {
+		c.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", addr)
+		}
+	}
+	if c.version == 0 {
+		c.version = protocolVersion
+	}
+}
+
+// checkSpan reports ranks that cannot be hosted together.
+func (c *Config) checkSpan(s Span) error {
+	if s.First < 0 || s.Last < s.First || s.Last >= c.Size {
+		return fmt.Errorf("ranks %d-%d do not fit a group of %d", s.First, s.Last, c.Size)
+	}
+	return nil
+}

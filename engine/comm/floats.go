@@ -1,0 +1,176 @@
+package comm
+
+import (
+	"context"
+	"fmt"
+)
+
+// AllGather concatenates the rows of all ranks; see Comm.
+func (r *Rank) AllGather(ctx context.Context, dst, src []float32, rows []int, width int) error {
+	total, err := r.measure(rows, width)
+	if err != nil {
+		return err
+	}
+	if own := rows[r.id] * width; len(src) != own || len(dst) != total {
+		return fmt.Errorf("all-gather of rank %d: src and dst have %d and %d elements, want %d and %d",
+			r.id, len(src), len(dst), own, total)
+	}
+	r.call = call{op: OpAllGather, rows: rows, width: width}
+	return r.transfer(ctx, dst, src, r.copyRows)
+}
+
+// ReduceScatter sums each rank's part over all ranks; see Comm.
+func (r *Rank) ReduceScatter(ctx context.Context, dst, src []float32, rows []int, width int) error {
+	total, err := r.measure(rows, width)
+	if err != nil {
+		return err
+	}
+	if own := rows[r.id] * width; len(dst) != own || len(src) != total {
+		return fmt.Errorf("reduce-scatter of rank %d: src and dst have %d and %d elements, want %d and %d",
+			r.id, len(src), len(dst), total, own)
+	}
+	r.call = call{op: OpReduceScatter, rows: rows, width: width}
+	return r.transfer(ctx, dst, src, r.reduceParts)
+}
+
+// AllReduce sums x over all ranks; see Comm.
+func (r *Rank) AllReduce(ctx context.Context, x []float32) error {
+	r.call = call{op: OpAllReduce, n: len(x)}
+	return r.transfer(ctx, x, x, r.reduceShare)
+}
+
+// measure returns the number of elements of all ranks together. A mistake here
+// is the caller's own and leaves the group as it is.
+func (r *Rank) measure(rows []int, width int) (total int, err error) {
+	if len(rows) != r.Size() || width < 0 {
+		return 0, fmt.Errorf("rank %d: %d row counts of width %d for %d ranks", r.id, len(rows), width, r.Size())
+	}
+	for i, n := range rows {
+		if n < 0 {
+			return 0, fmt.Errorf("rank %d: %d rows for rank %d", r.id, n, i)
+		}
+		total += n * width
+	}
+	return total, nil
+}
+
+// transfer shows the ranks each other's memory, lets each do its share, and
+// returns when all are done.
+func (r *Rank) transfer(ctx context.Context, dst, src []float32, share func()) error {
+	h := r.hub
+	if h.bar.over() {
+		return h.cause()
+	}
+	h.src[r.id], h.dst[r.id] = src, dst
+	if err := r.meet(ctx); err != nil {
+		return err
+	}
+	if !r.enter() {
+		err := h.cause()
+		h.quiet()
+		return err
+	}
+	share()
+	r.busy.Store(false)
+	r.call.second = true
+	return r.meet(ctx)
+}
+
+// copyRows is a rank's share of an all-gather: everybody's rows into its dst.
+func (r *Rank) copyRows() {
+	h, dst := r.hub, r.hub.dst[r.id]
+	for i, n := range r.call.rows {
+		n *= r.call.width
+		if n > 0 && &dst[0] != &h.src[i][0] {
+			copy(dst, h.src[i])
+		}
+		dst = dst[n:]
+	}
+}
+
+// reduceShare is a rank's share of an all-reduce: one stretch of the elements,
+// summed and written back for everybody. No other rank touches that stretch.
+func (r *Rank) reduceShare() {
+	h := r.hub
+	if h.up != nil && !h.up.reduces() {
+		return
+	}
+	lo, hi := share(r.call.n, r.seat, len(h.ranks))
+	sumInto(h.src, nil, lo, hi)
+}
+
+// reduceParts is a rank's share of a reduce-scatter: its own part, and the parts
+// of ranks of other processes in turn.
+func (r *Rank) reduceParts() {
+	h := r.hub
+	if h.up != nil && !h.up.reduces() {
+		return
+	}
+	lo := 0
+	for i, n := range r.call.rows {
+		hi := lo + n*r.call.width
+		switch {
+		case i == r.id:
+			sumInto(h.src, h.dst[i], lo, hi)
+		case !h.span.Has(i) && i%len(h.ranks) == r.seat:
+			sumInto(h.src, h.src[i][lo:hi], lo, hi)
+		}
+		lo = hi
+	}
+}
+
+// share splits n elements into parts at multiples of a cache line.
+func share(n, part, parts int) (lo, hi int) {
+	const line = cacheLine / 4
+	lines := (n + line - 1) / line
+	return min(lines*part/parts*line, n), min(lines*(part+1)/parts*line, n)
+}
+
+// chunk is how many elements are summed at a time, so that they stay in the
+// first-level cache.
+const chunk = 2048
+
+// sumInto adds src[0][lo:hi] + src[1][lo:hi] + … in this order, for every
+// element alone, and writes the sums to dst, or to every src if dst is nil. dst
+// may be that stretch of one of the sources.
+func sumInto(src [][]float32, dst []float32, lo, hi int) {
+	var acc [chunk]float32
+	for at := lo; at < hi; at += chunk {
+		n := min(chunk, hi-at)
+		sum := acc[:n]
+		if len(src) == 1 {
+			copy(sum, src[0][at:at+n])
+		} else {
+			addTwo(sum, src[0][at:at+n], src[1][at:at+n])
+			for _, s := range src[2:] {
+				addTwo(sum, sum, s[at:at+n])
+			}
+		}
+		if dst != nil {
+			copy(dst[at-lo:], sum)
+			continue
+		}
+		for _, s := range src {
+			copy(s[at:], sum)
+		}
+	}
+}
+
+// addTwo is dst = a + b; all have one length.
+func addTwo(dst, a, b []float32) {
+	for len(dst) >= 8 && len(a) >= 8 && len(b) >= 8 {
+		d, x, y := (*[8]float32)(dst), (*[8]float32)(a), (*[8]float32)(b)
+		d[0] = x[0] + y[0]
+		d[1] = x[1] + y[1]
+		d[2] = x[2] + y[2]
+		d[3] = x[3] + y[3]
+		d[4] = x[4] + y[4]
+		d[5] = x[5] + y[5]
+		d[6] = x[6] + y[6]
+		d[7] = x[7] + y[7]
+		dst, a, b = dst[8:], a[8:], b[8:]
+	}
+	for i := range dst {
+		dst[i] = a[i] + b[i]
+	}
+}
