@@ -142,8 +142,8 @@ func (f Frontend) Validate() error {
 		return err
 	}
 	switch {
-	case f.Port < 1 || f.Port > 65535:
-		return fmt.Errorf("port: %d is outside 1..65535", f.Port)
+	case f.Port < 0 || f.Port > 65535:
+		return fmt.Errorf("port: %d is outside 0..65535 (0 = any free one)", f.Port)
 	case f.Hostname == "":
 		return fmt.Errorf("hostname: must not be empty; use 0.0.0.0 for all addresses")
 	case f.ScheduleStyle == "generation_first":

@@ -70,7 +70,7 @@ func TestFrontendErrors(t *testing.T) {
 		{"duplicate url", "context_servers: {urls: [\"a:1\", \"http://A:1\"]}", "context_servers.urls[1]: a:1 is listed twice"},
 		{"bad url", "context_servers: {urls: [a]}", "context_servers.urls[0]"},
 		{"mixed arguments", "context_servers: {urls: [\"a:1\"], max_batch_size: 1}\ngeneration_servers: {urls: [\"a:1\"], max_batch_size: 2}", "a:1 is in both sections"},
-		{"port", "port: 0", "port: 0"},
+		{"port", "port: 65536", "port: 65536"},
 		{"timeout", "request_timeout_sec: 0", "request_timeout_sec"},
 		{"admission", "admission_timeout_sec: 60", "admission_timeout_sec"},
 		{"retries", "max_retries: 11", "max_retries"},
