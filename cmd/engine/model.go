@@ -110,6 +110,9 @@ func inspect(w io.Writer, path string) error {
 	row("file", "%s (%s)", ck.Path, ck.Format)
 	row("architecture", "%s %q", c.Arch, c.Name)
 	row("layers", "%d, hidden %d, feed-forward %d", c.Layers, c.Hidden, c.Inter)
+	if m := c.MoE; m.Experts > 0 {
+		row("experts", "%d a layer, %d a token, feed-forward %d each; dense layers: %s", m.Experts, m.Used, m.Inter, orNone(strings.Trim(fmt.Sprint(m.Dense), "[]")))
+	}
 	row("attention", "%d query heads, %d KV heads of %d", c.Heads, c.KVHeads, c.HeadDim)
 	row("rope", "base %g, %d dimensions, scaling %s", c.RoPE.Base, c.RoPE.Dims, orNone(string(c.RoPE.Scaling.Type)))
 	if c.Window > 0 {

@@ -38,13 +38,17 @@ func alone(t *testing.T, b *Backend, tokens, pages []int32) []float32 {
 // A row's logits have the same bits alone, in chunks of any size, as decode
 // steps, in ragged batches with others, and with any number of threads.
 func TestBitsDependOnTheRowOnly(t *testing.T) {
-	w := newWeights(bitsShape, 2)
+	dense := newWeights(bitsShape, 2)
+	s := bitsShape
+	s.inter, s.experts, s.used = 64, 9, 4
+	experts := newWeights(s, 2)
 	for _, isa := range levels() {
+		t.Run(isa+"/experts", func(t *testing.T) { checkBits(t, experts, isa, tensor.BF16) })
 		for _, dtype := range []tensor.DType{tensor.BF16, tensor.F32} {
 			if isa == "portable" && dtype == tensor.F32 {
 				continue // slow, and the same code but for the loads
 			}
-			t.Run(fmt.Sprintf("%s/%s", isa, dtype), func(t *testing.T) { checkBits(t, w, isa, dtype) })
+			t.Run(fmt.Sprintf("%s/%s", isa, dtype), func(t *testing.T) { checkBits(t, dense, isa, dtype) })
 		}
 	}
 }

@@ -44,6 +44,9 @@ var shapes = map[string]shape{
 	"heads 4/4 of 32, bias":       {layers: 1, hidden: 72, heads: 4, kvHeads: 4, headDim: 32, inter: 50, vocab: 33, bias: true},
 	"heads 4/2 of 128, qk norm":   {layers: 1, hidden: 40, heads: 4, kvHeads: 2, headDim: 128, inter: 48, vocab: 20, qkNorm: true},
 	"heads 5/1 of 80, partial":    {layers: 1, hidden: 48, heads: 5, kvHeads: 1, headDim: 80, inter: 33, vocab: 17, ropeDims: 40},
+	"experts 3 of 9, mixed":       {layers: 2, hidden: 48, heads: 2, kvHeads: 1, headDim: 32, inter: 40, vocab: 20, experts: 9, used: 3},
+	"experts 4 of 4, renorm":      {layers: 1, hidden: 40, heads: 2, kvHeads: 1, headDim: 16, inter: 33, vocab: 17, experts: 4, used: 4, renorm: true},
+	"experts 1 of 70":             {layers: 1, hidden: 33, heads: 2, kvHeads: 2, headDim: 16, inter: 16, vocab: 17, experts: 70, used: 1},
 	"heads 26/1 of 16, adjacent":  {layers: 1, hidden: 16, heads: 26, kvHeads: 1, headDim: 16, inter: 16, vocab: 17, adjacent: true, ropeDims: 8},
 }
 

@@ -1,9 +1,11 @@
 package cpu
 
 import (
+	"cmp"
 	"encoding/binary"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"tandem/engine/tensor"
@@ -15,7 +17,11 @@ type shape struct {
 	adjacent, bias, qkNorm                                bool
 	ropeDims                                              int // 0: headDim
 	dtype                                                 tensor.DType
+	experts, used                                         int // experts of inter in every second layer and in an only one
+	renorm                                                bool
 }
+
+func (s shape) sparse(layer int) bool { return s.experts > 0 && (layer%2 == 1 || s.layers == 1) }
 
 func (s shape) rope() tensor.RoPE {
 	dims := s.ropeDims
@@ -32,6 +38,8 @@ func (s shape) rope() tensor.RoPE {
 type layer struct {
 	norm, norm2, bias, qNorm, kNorm []float32
 	qkv, o, gate, up, down          []float32 // [out][in]
+	router                          []float32
+	experts                         []layer // gate, up and down
 }
 
 type weights struct {
@@ -70,6 +78,15 @@ func newWeights(s shape, seed uint64) *weights {
 		}
 		if s.qkNorm {
 			l.qNorm, l.kNorm = near1(s.headDim), near1(s.headDim)
+		}
+		if i := len(w.layers); s.sparse(i) {
+			l.router = normal(s.experts*s.hidden, 2*in)
+			copy(l.router[s.hidden:], l.router[:s.hidden]) // experts 0 and 1 always tie
+			for range s.experts {
+				l.experts = append(l.experts, layer{
+					gate: normal(s.inter*s.hidden, in), up: normal(s.inter*s.hidden, in), down: normal(s.hidden*s.inter, mid),
+				})
+			}
 		}
 		w.layers = append(w.layers, l)
 	}
@@ -119,6 +136,9 @@ func build(tb testing.TB, w *weights, cfg Config) *Backend {
 	return b
 }
 
+// recordMoE is replaced to split the experts.
+var recordMoE = func(b *Backend, x tensor.Buffer, m tensor.MoE) { b.MoE(x, x, m) }
+
 func record(tb testing.TB, b *Backend, w *weights) {
 	tb.Helper()
 	matrix := func(values []float32, rows, cols int) tensor.Matrix {
@@ -142,11 +162,14 @@ func record(tb testing.TB, b *Backend, w *weights) {
 	x, q, a, m := b.Buffer(w.hidden), b.Buffer(attn), b.Buffer(attn), b.Buffer(w.inter)
 	embed := matrix(w.embed, w.vocab, w.hidden)
 	b.Embed(x, embed)
-	for i, l := range w.layers {
-		gateUp, err := b.GateUp(host("gate", w.dtype, l.gate, w.inter, w.hidden), host("up", w.dtype, l.up, w.inter, w.hidden))
+	gateUp := func(l layer) tensor.Matrix {
+		g, err := b.GateUp(host("gate", w.dtype, l.gate, w.inter, w.hidden), host("up", w.dtype, l.up, w.inter, w.hidden))
 		if err != nil {
 			tb.Fatal(err)
 		}
+		return g
+	}
+	for i, l := range w.layers {
 		b.AttnInput(q, x, tensor.AttnInput{
 			Layer: i, Norm: vector(l.norm), Eps: 1e-5, QKV: matrix(l.qkv, len(l.qkv)/w.hidden, w.hidden), Bias: vector(l.bias),
 			QNorm: vector(l.qNorm), KNorm: vector(l.kNorm), Heads: w.heads, KVHeads: w.kvHeads, HeadDim: w.headDim, RoPE: w.rope(),
@@ -155,7 +178,20 @@ func record(tb testing.TB, b *Backend, w *weights) {
 			Layer: i, Heads: w.heads, KVHeads: w.kvHeads, HeadDim: w.headDim, Scale: float32(1 / math.Sqrt(float64(w.headDim))),
 		})
 		b.AddLinear(x, a, matrix(l.o, w.hidden, attn), tensor.None)
-		b.GatedMLP(m, x, vector(l.norm2), 1e-5, gateUp)
+		if w.sparse(i) {
+			router, err := b.Matrix(host("router", tensor.F32, l.router, w.experts, w.hidden))
+			if err != nil {
+				tb.Fatal(err)
+			}
+			mix := tensor.MoE{Norm: vector(l.norm2), Eps: 1e-5, Router: router, Used: w.used, Renorm: w.renorm}
+			for _, e := range l.experts {
+				mix.GateUp = append(mix.GateUp, gateUp(e))
+				mix.Down = append(mix.Down, matrix(e.down, w.hidden, w.inter))
+			}
+			recordMoE(b, x, mix)
+			continue
+		}
+		b.GatedMLP(m, x, vector(l.norm2), 1e-5, gateUp(l))
 		b.AddLinear(x, m, matrix(l.down, w.hidden, w.inter), tensor.None)
 	}
 	b.Logits(x, vector(w.final), 1e-5, embed)
@@ -186,13 +222,43 @@ func (w *weights) forward(c *cache, token int32, roundKV func(float64) float64) 
 		c.k[i], c.v[i] = append(c.k[i], k), append(c.v[i], v)
 		add(x, linear(l.o, w.attend(q, c.k[i], c.v[i])))
 		n := rms(x, l.norm2)
-		gate, up := linear(l.gate, n), linear(l.up, n)
-		for j, g := range gate {
-			gate[j] = g / (1 + math.Exp(-g)) * up[j]
+		if w.sparse(i) {
+			add(x, w.mix(l, n))
+			continue
 		}
-		add(x, linear(l.down, gate))
+		add(x, l.mlp(n))
 	}
 	return linear(w.embed, rms(x, w.final))
+}
+
+func (l layer) mlp(n []float64) []float64 {
+	gate, up := linear(l.gate, n), linear(l.up, n)
+	for j, g := range gate {
+		gate[j] = g / (1 + math.Exp(-g)) * up[j]
+	}
+	return linear(l.down, gate)
+}
+
+// mix sums the chosen experts of a layer.
+func (w *weights) mix(l layer, n []float64) []float64 {
+	logits, out := linear(l.router, n), make([]float64, len(n))
+	order := make([]int, len(logits))
+	for e := range order {
+		order[e] = e
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(logits[b], logits[a]) })
+	total := 0.0
+	for i, e := range order {
+		if i < w.used || !w.renorm {
+			total += math.Exp(logits[e])
+		}
+	}
+	for _, e := range order[:w.used] {
+		for j, y := range l.experts[e].mlp(n) {
+			out[j] += math.Exp(logits[e]) / total * y
+		}
+	}
+	return out
 }
 
 func (w *weights) rotate(x []float64, norm []float32, pos int) {

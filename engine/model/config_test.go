@@ -66,7 +66,7 @@ func TestGGUFConfigErrors(t *testing.T) {
 		"arch":        {"general.architecture", "gpt2", `"gpt2" is not supported (supported: llama`},
 		"arch type":   {"general.architecture", 7, "general.architecture"},
 		"split":       {"split.count", 3, "split over 3 files"},
-		"experts":     {"llama.expert_count", 8, "mixture-of-experts"},
+		"experts":     {"llama.expert_count", 8, "only qwen3moe is supported"},
 		"layers":      {"llama.block_count", -1, `"llama.block_count": -1 is negative`},
 		"huge layers": {"llama.block_count", 1 << 40, `"llama.block_count"`},
 		"heads 0":     {"llama.attention.head_count", 0, "attention heads is 0"},

@@ -18,7 +18,7 @@ func (b *Backend) MoE(out, x tensor.Buffer, m tensor.MoE) {
 	b.check(m.Used > 0 && m.Used <= experts, "MoE: %d of %d experts are used", m.Used, experts)
 	b.check(len(m.GateUp) > 0 && len(m.GateUp) == len(m.Down), "MoE: %d gate and up matrices, %d down", len(m.GateUp), len(m.Down))
 	b.check(m.First >= 0 && m.First+len(m.GateUp) <= experts, "MoE: experts %d to %d of %d", m.First, m.First+len(m.GateUp), experts)
-	for i := range m.GateUp {
+	for i := range min(len(m.GateUp), len(m.Down)) {
 		gateUp, down := b.matrices[m.GateUp[i]], b.matrices[m.Down[i]]
 		b.check(gateUp.cols == width && gateUp.rows == 2*down.cols && down.rows == width,
 			"MoE expert %d: gate and up [%d, %d], down [%d, %d] for width %d", m.First+i, gateUp.rows, gateUp.cols, down.rows, down.cols, width)
