@@ -32,7 +32,8 @@ type bindings struct {
 	lru     *simplelru.LRU[string, *binding]
 	sum     uint64
 	touches uint64
-	evicted uint64 // dropped by the bound, for metrics
+	evicted uint64   // dropped by the bound, for metrics
+	spare   *binding // the last one dropped, for the next new one
 }
 
 func newBindings(limit int) *bindings {
@@ -40,6 +41,7 @@ func newBindings(limit int) *bindings {
 	lru, err := simplelru.NewLRU(max(limit, 1), func(_ string, e *binding) {
 		b.sum -= e.digest()
 		b.evicted++
+		b.spare = e
 	})
 	if err != nil {
 		panic("adprouter: " + err.Error()) // only for a size below 1
@@ -64,7 +66,11 @@ func (b *bindings) touch(key string, rank int, tokens int) {
 		b.sum += e.digest()
 		return
 	}
-	e := &binding{hash: hashKey(key), rank: rank, touch: b.touches, tokens: int64(tokens)}
+	e := b.spare
+	if b.spare = nil; e == nil {
+		e = &binding{}
+	}
+	*e = binding{hash: hashKey(key), rank: rank, touch: b.touches, tokens: int64(tokens)}
 	b.sum += e.digest()
 	b.lru.Add(key, e)
 }

@@ -95,8 +95,7 @@ func (r *Router) addLoad(it *Item, rank int, compute int64) {
 func (r *Router) placeNew(it *Item) int {
 	switch r.cfg.Placement {
 	case LeastQueued:
-		rank, _ := r.pick(it, r.fewer)
-		return rank
+		return r.pick(it, func(a, b int) bool { return r.active[a] < r.active[b] })
 	case LeastQueuedRotating:
 		return r.rotate(r.pick(it, func(a, b int) bool {
 			return cmp.Or(cmp.Compare(r.active[a], r.active[b]), cmp.Compare(r.turn(a), r.turn(b))) < 0
@@ -115,23 +114,26 @@ func (r *Router) placeNew(it *Item) int {
 	}
 }
 
+// roundRobin takes the first rank from the cursor on that is below the target;
+// those it skips are passed for good.
 func (r *Router) roundRobin(it *Item) int {
-	rank, below := r.pick(it, func(a, b int) bool { return r.turn(a) < r.turn(b) })
-	if below {
-		return r.rotate(rank, true)
+	rank := r.cursor
+	for range r.cfg.Ranks {
+		if r.open(it, rank) {
+			return r.rotate(rank)
+		}
+		if rank++; rank == r.cfg.Ranks {
+			rank = 0
+		}
 	}
-	rank, _ = r.pick(it, r.fewer)
-	return rank
+	return -1
 }
-
-// fewer orders ranks by active requests.
-func (r *Router) fewer(a, b int) bool { return r.active[a] < r.active[b] }
 
 // turn is a rank's distance from the cursor.
 func (r *Router) turn(rank int) int { return (rank - r.cursor + r.cfg.Ranks) % r.cfg.Ranks }
 
 // rotate moves the cursor behind the chosen rank.
-func (r *Router) rotate(rank int, _ bool) int {
+func (r *Router) rotate(rank int) int {
 	if rank >= 0 {
 		r.cursor = (rank + 1) % r.cfg.Ranks
 	}

@@ -20,7 +20,7 @@ func (r *Router) routeDefault(batch []Item) {
 	r.setTarget(batch)
 	slices.SortStableFunc(r.rest, func(a, b int) int { return cmp.Compare(batch[b].Tokens, batch[a].Tokens) })
 	for _, i := range r.rest {
-		rank, _ := r.pick(&batch[i], func(a, b int) bool {
+		rank := r.pick(&batch[i], func(a, b int) bool {
 			return cmp.Or(cmp.Compare(r.tokens[a], r.tokens[b]), cmp.Compare(r.active[a], r.active[b])) < 0
 		})
 		if rank < 0 {

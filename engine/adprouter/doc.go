@@ -10,10 +10,12 @@
 //
 // The pieces, in the order of one iteration:
 //
-//	rows, err := DecodeTable(gathered, iter, rows) // who has what
-//	err = Verify(rows)                             // all ranks still agree
 //	Decide(rows, opt, &plan)                       // who pads, is there a forward
-//	admitted := queue.Admit(limit, states)         // what may enter
+//	states = States(rows, states)                  // how busy each rank is
+//	admitted := queue.Admit(states, probedOnly)    // what may enter
 //	res := router.Route(states, admitted)          // where it goes
-//	queue.Return(admitted, res.Unplaced)           // what found no place
+//	queue.Return(res.Unplaced)                     // what found no place
+//
+// Router.Digest, Queue.Digest and Balance.Digest go into the next exchange;
+// ranks whose digests differ must stop, and Dump shows their states.
 package adprouter

@@ -4,6 +4,9 @@ package adprouter
 
 import "fmt"
 
+// checked says whether every result is verified, which allocates.
+const checked = true
+
 // verify panics when a result breaks an invariant or the digest of the bindings
 // is not that of the bindings. It walks all of them, so it is compiled in under
 // the build tag invariants only.

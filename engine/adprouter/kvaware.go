@@ -91,36 +91,25 @@ func (a load) plus(b load) load {
 	return load{hi, lo}
 }
 
-// score returns the rank with the least (tokens to compute, weighed load), and
-// whether cached prefixes counted. All scores of one decision have the same
-// denominator, which is left out.
-func (r *Router) score(it *Item) (rank int, cached bool) {
-	for _, bound := range [...]int{r.target, r.cfg.Cap} {
-		total, match, open := int64(0), int64(0), false
-		for rank := range r.active {
-			if r.eligible(it, rank, bound) {
-				total += r.tokens[rank]
-				match = max(match, it.match(rank))
-				open = true
-			}
+// score returns the open rank with the least (tokens to compute, weighed load),
+// -1 if none is open, and whether cached prefixes counted.
+func (r *Router) score(it *Item) (best int, cached bool) {
+	total, match := int64(0), int64(0)
+	for rank := range r.active {
+		if r.open(it, rank) {
+			total += r.tokens[rank]
+			match = max(match, it.match(rank))
 		}
-		if !open {
-			continue
-		}
-		cached = match*1000 > int64(r.cfg.MatchThreshold)*max(int64(it.Tokens), 1)
-		return r.least(it, bound, max(total, int64(it.Tokens)), cached), cached
 	}
-	return -1, false
+	cached = match*1000 > int64(r.cfg.MatchThreshold)*max(int64(it.Tokens), 1)
+	return r.least(it, max(total, int64(it.Tokens)), cached), cached
 }
 
-func (r *Router) eligible(it *Item, rank, bound int) bool {
-	return r.active[rank] < bound && r.fits(it, rank)
-}
-
-func (r *Router) least(it *Item, bound int, denominator int64, cached bool) int {
+// least compares scores times their common denominator.
+func (r *Router) least(it *Item, denominator int64, cached bool) int {
 	best, bestLoad, seed := -1, load{}, mix(uint64(it.ID))
 	for rank := range r.active {
-		if !r.eligible(it, rank, bound) {
+		if !r.open(it, rank) {
 			continue
 		}
 		compute := int64(it.Tokens)
@@ -129,10 +118,16 @@ func (r *Router) least(it *Item, bound int, denominator int64, cached bool) int 
 		}
 		l := product(uint64(compute), uint64(denominator), 1000).
 			plus(product(uint64(r.tokens[rank]), uint64(it.Tokens), uint64(r.cfg.LoadWeight)))
-		if best < 0 || cmp.Or(l.compare(bestLoad), cmp.Compare(r.tokens[rank], r.tokens[best]),
-			cmp.Compare(mix(seed+uint64(rank)), mix(seed+uint64(best)))) < 0 {
-			best, bestLoad = rank, l
+		if best >= 0 {
+			order := cmp.Or(l.compare(bestLoad), cmp.Compare(r.tokens[rank], r.tokens[best]))
+			if order == 0 {
+				order = cmp.Compare(mix(seed+uint64(rank)), mix(seed+uint64(best)))
+			}
+			if order > 0 {
+				continue
+			}
 		}
+		best, bestLoad = rank, l
 	}
 	return best
 }

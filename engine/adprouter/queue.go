@@ -139,7 +139,7 @@ func (q *Queue) Admit(states []RankState, probedOnly bool) []Item {
 	room := Room(q.limit, states)
 	q.admitted, q.taken = q.admitted[:0], q.taken[:0]
 	end, aside := q.head, 0
-	for ; end < len(q.entries) && room > 0; end++ {
+	for ; end < len(q.entries); end++ {
 		e := &q.entries[end]
 		w := e.weight()
 		if w > room || probedOnly && !e.probed {

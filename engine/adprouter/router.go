@@ -171,22 +171,22 @@ func (r *Router) setTarget(batch []Item) {
 }
 
 // pick returns the least rank by less among those below the target that have
-// room for the request, else among all with room. less need not look at the rank
-// number: of equal ranks the lowest wins. No rank has room: -1.
-func (r *Router) pick(it *Item, less func(a, b int) bool) (rank int, belowTarget bool) {
-	for _, bound := range [...]int{r.target, r.cfg.Cap} {
-		best := -1
-		for rank := range r.active {
-			if r.active[rank] < bound && r.fits(it, rank) && (best < 0 || less(rank, best)) {
-				best = rank
-			}
-		}
-		if best >= 0 {
-			return best, bound == r.target
+// room for the request, -1 if there is none. Of equal ranks the lowest wins. There
+// is no need to look at ranks that have reached the target: it is not below the
+// fair share, so that all ranks reach it only when it is the cap, and a rank that
+// holds more has no more room.
+func (r *Router) pick(it *Item, less func(a, b int) bool) int {
+	best := -1
+	for rank := range r.active {
+		if r.open(it, rank) && (best < 0 || less(rank, best)) {
+			best = rank
 		}
 	}
-	return -1, false
+	return best
 }
+
+// open reports whether rank is below the target and has room for the request.
+func (r *Router) open(it *Item, rank int) bool { return r.active[rank] < r.target && r.fits(it, rank) }
 
 // Cursor returns where the rotating placements go on.
 func (r *Router) Cursor() int { return r.cursor }

@@ -292,8 +292,8 @@ var rowForm = regexp.MustCompile(`([cgxtir])(\d+)`)
 func parseRows(t testing.TB, text string) []Row {
 	t.Helper()
 	var rows []Row
-	for rank, cell := range regexp.MustCompile(`\[[^]]*\]`).FindAllString(text, -1) {
-		r := Row{Rank: uint16(rank)}
+	for _, cell := range regexp.MustCompile(`\[[^]]*\]`).FindAllString(text, -1) {
+		r := Row{}
 		for _, m := range rowForm.FindAllStringSubmatch(cell, -1) {
 			n := number(t, m[2])
 			switch m[1] {

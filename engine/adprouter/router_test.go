@@ -1,0 +1,325 @@
+package adprouter
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"math/big"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"tandem/engine/request"
+)
+
+func TestTieRule(t *testing.T) {
+	if got := mix(mix(1) + 0); got != 0x5e41ab087439611e {
+		t.Errorf("mix(mix(1)+0) = %#x", got)
+	}
+	for _, tc := range []struct {
+		id    uint64
+		ranks []int
+	}{
+		{1, []int{0, 1, 3, 2}},
+		{2, []int{0, 2, 3, 1}},
+		{3, []int{3, 2, 1, 0}},
+		{7, []int{1, 0, 2, 3}},
+		{3, []int{3, 6, 2, 4, 5, 1, 0, 7}},
+	} {
+		got := slices.Sorted(slices.Values(tc.ranks))
+		slices.SortFunc(got, func(a, b int) int { return cmp.Compare(mix(mix(tc.id)+uint64(a)), mix(mix(tc.id)+uint64(b))) })
+		if !slices.Equal(got, tc.ranks) {
+			t.Errorf("id %d prefers %v, want %v", tc.id, got, tc.ranks)
+		}
+	}
+}
+
+// TestProductIsExact compares the 128-bit arithmetic with big integers, up to
+// the bounds that Validate and States set.
+func TestProductIsExact(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		draw := func(name string, limit uint64) uint64 { return rapid.Uint64Range(0, limit).Draw(t, name) }
+		tokens, total, n := draw("tokens", maxTokens), draw("total", maxRanks*maxTokens), draw("prompt", math.MaxInt32)
+		weight := draw("weight", maxMilli)
+		got := product(n, total, 1000).plus(product(tokens, n, weight))
+		b := func(x uint64) *big.Int { return new(big.Int).SetUint64(x) }
+		mul := func(x, y, z uint64) *big.Int { return new(big.Int).Mul(b(x), new(big.Int).Mul(b(y), b(z))) }
+		want := new(big.Int).Add(mul(n, total, 1000), mul(tokens, n, weight))
+		if have := new(big.Int).Add(new(big.Int).Lsh(b(got.hi), 64), b(got.lo)); have.Cmp(want) != 0 {
+			t.Fatalf("%v, want %v", have, want)
+		}
+	})
+}
+
+func TestTargetIsExact(t *testing.T) {
+	c := Defaults(1, 100)
+	c.Kind, c.Multiplier = ConversationAware, 1100
+	r, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// In binary floating point 1.1 times 10 is a little more than 11.
+	if res := r.Route([]RankState{{Active: 10}}, nil); res.Target != 11 {
+		t.Errorf("target %d, want 11", res.Target)
+	}
+}
+
+func TestKey(t *testing.T) {
+	for _, tc := range []struct{ affinity, conversation, want string }{
+		{"", "", ""},
+		{"", "c", "c"},
+		{"a", "c", "a"},
+		{"  ", "c", "c"},
+		{"", " \t", ""},
+	} {
+		r := &request.Request{AffinityKey: tc.affinity, ConversationID: tc.conversation}
+		if got := Key(r); got != tc.want {
+			t.Errorf("%+v gives %q", tc, got)
+		}
+	}
+	r := &request.Request{ID: 7, Prompt: make([]int32, 100), ConversationID: "c", DPRank: 2, DPRelax: true}
+	if it := NewItem(r, 3); it.ID != 7 || it.Key != "c" || it.Rank != 2 || it.strict() || it.weight() != 4 || it.Tokens != 100 || len(it.Head) != HeadTokens {
+		t.Errorf("%+v", it)
+	}
+}
+
+func TestConfigErrorsNameTheKey(t *testing.T) {
+	for key, break1 := range map[string]func(*Config){
+		"router":                  func(c *Config) { c.Kind = "x" },
+		"tp_size":                 func(c *Config) { c.Ranks = 0 },
+		"max_num_active_requests": func(c *Config) { c.Cap = 0 },
+		"sticky_cap":              func(c *Config) { c.StickyCap = "" },
+		"fair_share_multiplier":   func(c *Config) { c.Multiplier = maxMilli + 1 },
+		"load_balance_weight":     func(c *Config) { c.LoadWeight = -1 },
+		"match_rate_threshold":    func(c *Config) { c.MatchThreshold = 1001 },
+		"decode_cost":             func(c *Config) { c.DecodeCost = -1 },
+	} {
+		c := Defaults(2, 2)
+		break1(&c)
+		if _, err := New(c); err == nil || !strings.HasPrefix(err.Error(), key+": ") {
+			t.Errorf("%s: %v", key, err)
+		}
+	}
+	c := Defaults(2, 2)
+	c.Placement = "banana"
+	if r, err := New(c); err != nil || !r.FellBack() || r.Config().Placement != RoundRobin {
+		t.Errorf("unknown placement: %v", err)
+	}
+}
+
+func TestSettings(t *testing.T) {
+	for key, break1 := range map[string]func(*Settings){
+		"timeout_iters":       func(s *Settings) { s.TimeoutIters = -1 },
+		"batching_wait_iters": func(s *Settings) { s.BatchingWaitIters = -1 },
+		"kv_cache_routing_conversation_affinity": func(s *Settings) {
+			s.Conversations, s.KVCacheAware = true, true
+		},
+		"kv_cache_routing_load_balance_weight":   func(s *Settings) { s.LoadWeight = math.NaN() },
+		"kv_cache_routing_match_rate_threshold":  func(s *Settings) { s.MatchThreshold = 1.5 },
+		"kv_cache_routing_fair_share_multiplier": func(s *Settings) { s.Multiplier = math.Inf(1) },
+		"kv_cache_routing_max_sessions":          func(s *Settings) { s.MaxSessions = 0 },
+		"kv_cache_routing_sticky_cap":            func(s *Settings) { s.StickyCap = "x" },
+		"kv_cache_routing_new_conv_placement":    func(s *Settings) { s.Placement = "banana" },
+	} {
+		s := DefaultSettings()
+		if err := s.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		break1(&s)
+		if err := s.Validate(); err == nil || !strings.HasPrefix(err.Error(), key+": ") {
+			t.Errorf("%s: %v", key, err)
+		}
+	}
+	for _, tc := range []struct {
+		conversations, kv, reuse bool
+		want                     Kind
+		lost                     bool
+	}{
+		{false, false, true, Default, false},
+		{false, true, true, KVCacheAware, false},
+		{false, true, false, Default, true},
+		{true, false, false, ConversationAware, false},
+		{true, true, true, ConversationAware, false},
+	} {
+		s := DefaultSettings()
+		s.Conversations, s.KVCacheAware, s.AllowPrecedence = tc.conversations, tc.kv, true
+		cfg, lost := s.Router(2, 3, tc.reuse)
+		want := Defaults(2, 3)
+		if want.Kind = tc.want; cfg != want || lost != tc.lost || s.Validate() != nil {
+			t.Errorf("%+v: %+v, lost %v", tc, cfg, lost)
+		}
+	}
+	s := DefaultSettings()
+	if s.NewBalance(4) != nil {
+		t.Error("balance is on by default")
+	}
+	if s.EnableBalance = true; *s.NewBalance(4) != (Balance{TimeoutIters: 50, BatchingWaitIters: 10, MaxBatch: 4}) {
+		t.Errorf("%+v", s.NewBalance(4))
+	}
+}
+
+func TestQueueAgainstASlice(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const ranks, limit = 3, 3000
+		q := NewQueue(ranks, limit)
+		var model []request.ID
+		id := request.ID(0)
+		t.Repeat(map[string]func(*rapid.T){
+			"push": func(t *rapid.T) {
+				for range rapid.SampledFrom([]int{1, 7, 900}).Draw(t, "n") {
+					id++
+					it := Item{ID: id, Rank: -1}
+					if id%5 == 0 {
+						it.Rank = int(id % ranks)
+					}
+					if err := q.Push(it); err != nil {
+						t.Fatal(err)
+					}
+					model = append(model, id)
+				}
+			},
+			"remove": func(t *rapid.T) {
+				if len(model) > 0 {
+					i := rapid.IntRange(0, len(model)-1).Draw(t, "i")
+					if !q.Remove(model[i]) {
+						t.Fatalf("%d does not wait", model[i])
+					}
+					model = slices.Delete(model, i, i+1)
+				}
+			},
+			"admit": func(t *rapid.T) {
+				states := []RankState{{Active: limit}, {Active: limit - 1}, {Active: rapid.IntRange(0, limit).Draw(t, "active")}}
+				admitted := q.Admit(states, false)
+				var back []int
+				for i := range admitted {
+					if rapid.IntRange(0, 9).Draw(t, "back") == 0 {
+						back = append(back, i)
+						continue
+					}
+					model = slices.DeleteFunc(model, func(id request.ID) bool { return id == admitted[i].ID })
+					if len(admitted) > 20 && i > 10 {
+						for _, it := range admitted[i+1:] {
+							model = slices.DeleteFunc(model, func(id request.ID) bool { return id == it.ID })
+						}
+						break
+					}
+				}
+				q.Return(back)
+			},
+			"": func(t *rapid.T) {
+				if err := q.check(); err != nil {
+					t.Fatal(err)
+				}
+				got := []request.ID{}
+				for i := range q.Len() {
+					got = append(got, q.At(i).ID)
+				}
+				if !slices.Equal(got, model) {
+					t.Fatalf("queue %v, want %v", got, model)
+				}
+			},
+		})
+	})
+}
+
+// loaded returns a router with 65,536 bound conversations on 8 ranks, and a
+// batch of 256 requests: of those conversations, or of new ones.
+func loaded(tb testing.TB, kind Kind, placement Placement) (*Router, []RankState, func(fresh bool) []Item) {
+	c := Defaults(8, 1<<20)
+	c.Kind, c.Placement = kind, placement
+	r, err := New(c)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	states := make([]RankState, 8)
+	const bound = 65536
+	if kind == ConversationAware {
+		for at := range bound {
+			r.Route(states, []Item{{ID: request.ID(at), Key: fmt.Sprintf("conversation-%08d", at), Rank: -1, Tokens: 1000}})
+		}
+	}
+	n := 0
+	batch := make([]Item, 256)
+	return r, states, func(fresh bool) []Item {
+		for i := range batch {
+			n++
+			key := n * 7919 % bound
+			if fresh {
+				key = bound + n
+			}
+			batch[i] = Item{ID: request.ID(n), Key: fmt.Sprintf("conversation-%08d", key), Rank: -1, Tokens: 100 + n%900}
+			if kind == KVCacheAware {
+				batch[i].Match, batch[i].Head = make([]int32, 8), make([]int32, HeadTokens)
+				batch[i].Match[n%8] = int32(n % 100)
+				batch[i].Head[HeadTokens-1] = int32(n % 7)
+			}
+		}
+		return batch
+	}
+}
+
+func TestNothingIsAllocatedWhenNothingArrives(t *testing.T) {
+	if checked {
+		t.Skip("results are verified in this build, which allocates")
+	}
+	rows := make([]Row, 8)
+	var plan Plan
+	states := make([]RankState, 8)
+	q := NewQueue(8, 64)
+	for _, kind := range []Kind{Default, KVCacheAware, ConversationAware} {
+		c := Defaults(8, 64)
+		c.Kind = kind
+		r, err := New(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bal := &Balance{TimeoutIters: 5, MaxBatch: 4}
+		var sum uint64
+		if n := testing.AllocsPerRun(100, func() {
+			Decide(rows, PadOptions{Balance: bal}, &plan)
+			states = States(rows, states)
+			q.Return(r.Route(states, q.Admit(states, false)).Unplaced)
+			sum += r.Digest() + q.Digest() + bal.Digest()
+		}); n != 0 {
+			t.Errorf("%s: %v allocations", kind, n)
+		}
+	}
+}
+
+func BenchmarkRoute(b *testing.B) {
+	for _, tc := range []struct {
+		name      string
+		kind      Kind
+		placement Placement
+		fresh     bool
+	}{
+		{"conversation/sticky", ConversationAware, RoundRobin, false},
+		{"conversation/new round_robin", ConversationAware, RoundRobin, true},
+		{"conversation/new least_queued", ConversationAware, LeastQueued, true},
+		{"conversation/new least_work", ConversationAware, LeastWork, true},
+		{"default", Default, RoundRobin, true},
+		{"kv_cache_aware", KVCacheAware, RoundRobin, true},
+	} {
+		b.Run(tc.name, func(b *testing.B) {
+			r, states, next := loaded(b, tc.kind, tc.placement)
+			b.ReportAllocs()
+			for b.Loop() {
+				b.StopTimer()
+				batch := next(tc.fresh)
+				b.StartTimer()
+				r.Route(states, batch)
+				r.Digest()
+			}
+		})
+	}
+	b.Run("nothing arrives", func(b *testing.B) {
+		r, states, _ := loaded(b, ConversationAware, RoundRobin)
+		b.ReportAllocs()
+		for b.Loop() {
+			r.Route(states, nil)
+			r.Digest()
+		}
+	})
+}
