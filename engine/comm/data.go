@@ -149,7 +149,7 @@ func (c *root) collect(seq uint64, h *hub) error {
 	do := &h.ranks[0].call
 	offset := h.partOffsets(do)
 	for i, l := range c.leaves {
-		c.waiting.Store(int32(i) + 1)
+		c.waiting.Store(-int32(i) - 1)
 		err := l.receive(h, do, offset, seq)
 		c.waiting.Store(0)
 		if err != nil {

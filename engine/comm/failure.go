@@ -37,9 +37,7 @@ func errorFailure(err error) *commpb.Failure {
 	switch {
 	case errors.As(err, &late):
 		f.Iter, f.Op, f.WaitedMs = late.Iter, uint32(late.Op), uint64(late.Waited.Milliseconds())
-		for _, r := range late.Missing {
-			f.Missing = append(f.Missing, uint32(r))
-		}
+		f.Missing = uints(late.Missing)
 	case errors.As(err, &div):
 		f.Iter, f.First, f.Last = div.Iter, uint32(div.Rank), uint32(div.Rank)
 		f.Field, f.Want, f.Got = div.Field, div.Want, div.Got
@@ -56,11 +54,8 @@ func failureError(f *commpb.Failure) error {
 	code := min(int(f.GetCode()), len(failureCodes)-1)
 	switch {
 	case failureCodes[code] == ErrTimeout && len(f.GetMissing()) > 0:
-		e := &TimeoutError{Op: op, Iter: f.GetIter(), Waited: time.Duration(f.GetWaitedMs()) * time.Millisecond}
-		for _, r := range f.GetMissing() {
-			e.Missing = append(e.Missing, int(r))
-		}
-		return e
+		waited := time.Duration(f.GetWaitedMs()) * time.Millisecond
+		return &TimeoutError{Op: op, Iter: f.GetIter(), Missing: ints(f.GetMissing()), Waited: waited}
 	case failureCodes[code] == ErrDivergence && f.GetField() != "":
 		return &DivergenceError{
 			Field: f.GetField(), Rank: int(f.GetFirst()), Iter: f.GetIter(), Want: f.GetWant(), Got: f.GetGot(),
@@ -70,4 +65,20 @@ func failureError(f *commpb.Failure) error {
 		Ranks: Span{int(f.GetFirst()), int(f.GetLast())}, Iter: f.GetIter(), Op: op,
 		Err: &failed{text: f.GetReason(), reason: failureCodes[code]},
 	}
+}
+
+func uints(ranks []int) []uint32 {
+	out := make([]uint32, len(ranks))
+	for i, r := range ranks {
+		out[i] = uint32(r)
+	}
+	return out
+}
+
+func ints(ranks []uint32) []int {
+	out := make([]int, len(ranks))
+	for i, r := range ranks {
+		out[i] = int(r)
+	}
+	return out
 }

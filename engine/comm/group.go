@@ -21,6 +21,10 @@ func NewLocal(cfg Config) (*Group, error) {
 func (h *hub) start() {
 	h.bg.Add(1)
 	go h.watch()
+	if h.up != nil {
+		h.bg.Add(1)
+		go h.report()
+	}
 }
 
 // Ranks are the ranks of this process.

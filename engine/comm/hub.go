@@ -47,6 +47,7 @@ type hub struct {
 	err   error // set before bar ends
 	done  chan struct{}
 	bg    sync.WaitGroup
+	beats chan []int // whom to report as missing
 
 	// elsewhere is the progress that other processes reported.
 	elsewhere atomic.Uint64
@@ -64,7 +65,7 @@ type hub struct {
 }
 
 func newHub(cfg Config, span Span) *hub {
-	h := &hub{cfg: cfg, span: span, woken: make(chan struct{}, 1), done: make(chan struct{})}
+	h := &hub{cfg: cfg, span: span, woken: make(chan struct{}, 1), done: make(chan struct{}), beats: make(chan []int, 1)}
 	h.bar.init(span.Len())
 	for i := range h.table {
 		h.table[i] = make([]Record, cfg.Size)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -20,6 +21,7 @@ type leaf struct {
 	stream commpb.Lockstep_JoinClient
 	cancel context.CancelFunc
 	mu     sync.Mutex // for Send
+	waking atomic.Bool
 	steps  chan *commpb.Step
 	data   *dataConn
 
@@ -33,8 +35,10 @@ var rootSpan = Span{0, 0}
 
 func (l *leaf) send(m *commpb.LeafMessage) error {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.stream.Send(m)
+	err := l.stream.Send(m)
+	l.mu.Unlock()
+	l.flushWake()
+	return err
 }
 
 // ask sends this process's part and waits for the root's answer.
@@ -97,12 +101,29 @@ func (l *leaf) barrier(seq uint64) error {
 func (l *leaf) reduces() bool  { return false }
 func (l *leaf) missing() []int { return []int{0} }
 
+// wake does not block: whoever holds the stream sends it afterwards.
 func (l *leaf) wake() {
-	_ = l.send(&commpb.LeafMessage{Kind: &commpb.LeafMessage_Wake{Wake: &commpb.Wake{}}})
+	l.waking.Store(true)
+	l.flushWake()
 }
 
-func (l *leaf) beat(progress uint64, _ []int) {
-	_ = l.send(&commpb.LeafMessage{Kind: &commpb.LeafMessage_Beat{Beat: &commpb.Beat{Progress: progress}}})
+func (l *leaf) flushWake() {
+	for l.waking.Load() && l.mu.TryLock() {
+		if l.waking.Swap(false) {
+			_ = l.stream.Send(&commpb.LeafMessage{Kind: &commpb.LeafMessage_Wake{Wake: &commpb.Wake{}}})
+		}
+		l.mu.Unlock()
+	}
+}
+
+// beat tells the root how far the local ranks are and which of them it waits for.
+func (l *leaf) beat(progress uint64, missing []int) {
+	if len(missing) > 0 && !l.hub.span.Has(missing[0]) {
+		missing = nil // it waits for others
+	}
+	_ = l.send(&commpb.LeafMessage{Kind: &commpb.LeafMessage_Beat{
+		Beat: &commpb.Beat{Progress: progress, Missing: uints(missing)},
+	}})
 }
 
 // read takes the root's messages until the stream is over.
@@ -132,10 +153,7 @@ func (l *leaf) received(m *commpb.RootMessage) {
 			h.fail(diverged("pending steps", 0, h.ranks[0].iter.Load(), cap(l.steps), cap(l.steps)+1))
 		}
 	case *commpb.RootMessage_Beat:
-		absent := make([]int, len(k.Beat.GetMissing()))
-		for i, r := range k.Beat.GetMissing() {
-			absent[i] = int(r)
-		}
+		absent := ints(k.Beat.GetMissing())
 		h.absent.Store(&absent)
 		h.elsewhere.Store(k.Beat.GetProgress())
 	case *commpb.RootMessage_Failure:

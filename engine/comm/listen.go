@@ -67,7 +67,8 @@ func Listen(addr string, ranks Span, cfg Config) (*Listener, error) {
 	}
 	l.root = &root{hub: l.hub, lis: l}
 	l.hub.up = l.root
-	l.srv = grpc.NewServer(grpc.WaitForHandlers(true), grpc.MaxRecvMsgSize(cfg.messageLimit()), grpc.MaxSendMsgSize(cfg.messageLimit()),
+	l.srv = grpc.NewServer(grpc.WaitForHandlers(true), grpc.ConnectionTimeout(3*time.Second),
+		grpc.MaxRecvMsgSize(cfg.messageLimit()), grpc.MaxSendMsgSize(cfg.messageLimit()),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second}))
 	commpb.RegisterLockstepServer(l.srv, l)

@@ -18,8 +18,10 @@ type root struct {
 	leaves []*leafConn // ascending, all there when the group starts
 	lis    *Listener
 
-	waiting atomic.Int32 // 1 + index of the leaf that a call waits for
-	wire    []byte       // encoded table
+	// waiting is 1 + index of the leaf that a call waits for, negative for its
+	// activations.
+	waiting atomic.Int32
+	wire    []byte // encoded table
 	out     commpb.Step
 }
 
@@ -33,6 +35,7 @@ type leafConn struct {
 	token  []byte
 
 	progress atomic.Uint64
+	absent   atomic.Pointer[[]int] // its ranks that have not come, as it says
 }
 
 func (l *leafConn) send(m *commpb.RootMessage) error {
@@ -138,20 +141,24 @@ func (c *root) beat(progress uint64, missing []int) {
 	for _, l := range c.leaves {
 		progress += l.progress.Load()
 	}
-	b := &commpb.Beat{Progress: progress}
-	for _, r := range missing {
-		b.Missing = append(b.Missing, uint32(r))
-	}
+	b := &commpb.Beat{Progress: progress, Missing: uints(missing)}
 	for _, l := range c.leaves {
 		_ = l.send(&commpb.RootMessage{Kind: &commpb.RootMessage_Beat{Beat: b}}) // a broken stream ends by itself
 	}
 }
 
-// missing lists the leaves that have not sent their part.
+// missing lists the leaves that have not sent their part. Activations are read
+// in rank order, so there it knows the first one only.
 func (c *root) missing() (ranks []int) {
-	at := int(c.waiting.Load()) - 1
+	at := int(c.waiting.Load())
+	data := at < 0
+	at = max(at, -at) - 1
 	for i := at; i >= 0 && i < len(c.leaves); i++ {
-		if l := c.leaves[i]; i == at || len(l.steps) == 0 {
+		if l := c.leaves[i]; i == at || !data && len(l.steps) == 0 {
+			if absent := l.absent.Load(); absent != nil && len(*absent) > 0 {
+				ranks = append(ranks, *absent...)
+				continue
+			}
 			for r := l.span.First; r <= l.span.Last; r++ {
 				ranks = append(ranks, r)
 			}
@@ -184,9 +191,15 @@ func (c *root) received(l *leafConn, m *commpb.LeafMessage) {
 	case *commpb.LeafMessage_Wake:
 		h.wake()
 	case *commpb.LeafMessage_Beat:
+		absent := ints(k.Beat.GetMissing())
+		l.absent.Store(&absent)
 		h.elsewhere.Add(k.Beat.GetProgress() - l.progress.Swap(k.Beat.GetProgress()))
 	case *commpb.LeafMessage_Failure:
-		h.fail(failureError(k.Failure))
+		err := failureError(k.Failure)
+		if errors.Is(err, ErrLost) && k.Failure.GetFirst() == 0 { // it lost us, so we lost it
+			err = h.lost(l.span, errors.New(k.Failure.GetReason()))
+		}
+		h.fail(err)
 	default:
 		h.fail(h.lost(l.span, errors.New("unknown message")))
 	}

@@ -9,21 +9,39 @@ func (h *hub) watch() {
 	tick := time.NewTicker(h.watchEvery())
 	defer tick.Stop()
 	var w wait
-	for beats := time.Now(); ; {
+	for beaten := time.Now(); ; {
 		select {
 		case <-h.done:
 			return
 		case now := <-tick.C:
 			missing := h.step(&w, now)
-			if h.up != nil && now.Sub(beats) >= beatEvery {
-				beats = now
-				h.up.beat(h.moved(), missing)
+			if h.up == nil || now.Sub(beaten) < min(beatEvery, 2*h.watchEvery()) {
+				continue
+			}
+			beaten = now
+			select {
+			case h.beats <- missing:
+			default: // a peer takes nothing
 			}
 		}
 	}
 }
 
-// beatEvery is the pace of progress reports between processes.
+// report sends what watch sees to the other processes. A peer that takes nothing
+// blocks it, which must not keep watch from its time-outs.
+func (h *hub) report() {
+	defer h.bg.Done()
+	for {
+		select {
+		case <-h.done:
+			return
+		case missing := <-h.beats:
+			h.up.beat(h.moved(), missing)
+		}
+	}
+}
+
+// beatEvery is the pace of reports between processes.
 const beatEvery = 500 * time.Millisecond
 
 func (h *hub) watchEvery() time.Duration {
@@ -102,10 +120,10 @@ func (h *hub) due(round uint64) (op Op, iter uint64, missing []int) {
 	return op, iter, missing
 }
 
-// moved is the progress of all local ranks.
+// moved is the progress that all local ranks reported.
 func (h *hub) moved() (n uint64) {
 	for _, r := range h.ranks {
-		n += r.progress.Load() + r.at.Load()
+		n += r.progress.Load()
 	}
 	return n
 }

@@ -723,11 +723,11 @@ func (*Wake) Descriptor() ([]byte, []int) {
 	return file_comm_proto_rawDescGZIP(), []int{8}
 }
 
-// Beat reports progress while a forward runs long.
+// Beat reports progress in long forwards, and who keeps a collective waiting.
 type Beat struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Progress      uint64                 `protobuf:"varint,1,opt,name=progress,proto3" json:"progress,omitempty"`
-	Missing       []uint32               `protobuf:"varint,2,rep,packed,name=missing,proto3" json:"missing,omitempty"` // ranks that the root waits for
+	Missing       []uint32               `protobuf:"varint,2,rep,packed,name=missing,proto3" json:"missing,omitempty"` // ranks that the sender waits for
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
