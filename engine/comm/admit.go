@@ -20,8 +20,11 @@ func (l *Listener) Join(stream commpb.Lockstep_JoinServer) error {
 		return err
 	}
 	c := &leafConn{stream: stream, steps: make(chan *commpb.Step, 2)}
-	hello, gone := make(chan *commpb.Hello, 1), make(chan error, 1)
-	go func() { gone <- l.listen(c, hello) }()
+	hello, gone := make(chan *commpb.Hello, 1), make(chan struct{})
+	go func() {
+		defer close(gone)
+		c.left = l.listen(c, hello)
+	}()
 	timer := time.NewTimer(l.cfg.JoinTimeout)
 	defer timer.Stop()
 	select {
@@ -29,8 +32,8 @@ func (l *Listener) Join(stream commpb.Lockstep_JoinServer) error {
 		if refusal := l.admit(c, m, nonce); refusal != nil {
 			return c.send(&commpb.RootMessage{Kind: &commpb.RootMessage_Refusal{Refusal: refusal}})
 		}
-	case err := <-gone:
-		return err
+	case <-gone:
+		return c.left
 	case <-timer.C:
 		return errors.New("no hello in time")
 	case <-l.hub.done:
@@ -67,13 +70,13 @@ func (l *Listener) listen(c *leafConn, hello chan<- *commpb.Hello) error {
 func (l *Listener) admit(c *leafConn, m *commpb.Hello, nonce []byte) *commpb.Refusal {
 	c.span = Span{int(m.GetFirst()), int(m.GetLast())}
 	l.mu.Lock()
-	reason, retry := l.objection(c.span, m, nonce)
+	reason := l.objection(c.span, m, nonce)
 	if reason != "" {
 		if len(l.refusals) < maxRefusals && !slices.Contains(l.refusals, reason) {
 			l.refusals = append(l.refusals, reason)
 		}
 		l.mu.Unlock()
-		return &commpb.Refusal{Reason: reason, Retry: retry}
+		return &commpb.Refusal{Reason: reason}
 	}
 	c.token = secret()
 	l.joined = append(l.joined, c)
@@ -85,36 +88,35 @@ func (l *Listener) admit(c *leafConn, m *commpb.Hello, nonce []byte) *commpb.Ref
 	}}})
 	if err != nil {
 		l.dismiss(c)
-		return &commpb.Refusal{Reason: err.Error(), Retry: true}
+		return &commpb.Refusal{Reason: err.Error()}
 	}
 	return nil
 }
 
-// objection says why a leaf does not fit, and whether that may pass.
-func (l *Listener) objection(s Span, m *commpb.Hello, nonce []byte) (reason string, retry bool) {
+// objection says why a leaf does not fit, nothing if it does.
+func (l *Listener) objection(s Span, m *commpb.Hello, nonce []byte) string {
 	switch {
 	case m.GetVersion() != l.cfg.version:
-		return fmt.Sprintf("%v speak protocol version %d, the root %d", s, m.GetVersion(), l.cfg.version), false
+		return fmt.Sprintf("%v speak protocol version %d, the root %d", s, m.GetVersion(), l.cfg.version)
 	case !signed(l.cfg.Key, purposeJoin, nonce, m.GetNonce(), s, m.GetMac()):
-		return fmt.Sprintf("%v have another internal_request_auth_key than the root", s), false
+		return fmt.Sprintf("%v have another internal_request_auth_key than the root", s)
 	case len(l.cfg.Key) == 0 && len(m.GetMac()) > 0:
-		return fmt.Sprintf("%v have an internal_request_auth_key, the root has none", s), false
+		return fmt.Sprintf("%v have an internal_request_auth_key, the root has none", s)
 	case int(m.GetSize()) != l.cfg.Size:
-		return fmt.Sprintf("%v expect %d ranks in all, the root %d", s, m.GetSize(), l.cfg.Size), false
+		return fmt.Sprintf("%v expect %d ranks in all, the root %d", s, m.GetSize(), l.cfg.Size)
 	case m.GetConfigEpoch() != l.cfg.ConfigEpoch:
-		return fmt.Sprintf("%v have config epoch %d, the root %d", s, m.GetConfigEpoch(), l.cfg.ConfigEpoch), false
+		return fmt.Sprintf("%v have config epoch %d, the root %d", s, m.GetConfigEpoch(), l.cfg.ConfigEpoch)
 	}
 	if err := l.cfg.checkSpan(s); err != nil {
-		return err.Error(), false
+		return err.Error()
 	}
 	if s.First <= l.hub.span.Last {
-		return fmt.Sprintf("%v are asked for, but the root hosts %v", s, l.hub.span), false
+		return fmt.Sprintf("%v are asked for, but the root hosts %v", s, l.hub.span)
 	}
 	if c := l.holder(s); c != nil {
-		// A leaf that restarts may come before its old stream is known to be dead.
-		return fmt.Sprintf("%v are asked for, but another process has joined with %v", s, c.span), false
+		return fmt.Sprintf("%v are asked for, but another process has joined with %v", s, c.span)
 	}
-	return "", false
+	return ""
 }
 
 // dismiss frees the ranks of a leaf that went before the group was complete.
@@ -132,7 +134,7 @@ func (l *Listener) dismiss(c *leafConn) (complete bool) {
 }
 
 // serve keeps a leaf's stream until the group ends.
-func (l *Listener) serve(c *leafConn, gone <-chan error) error {
+func (l *Listener) serve(c *leafConn, gone <-chan struct{}) error {
 	started := l.started
 	for {
 		select {
@@ -141,10 +143,11 @@ func (l *Listener) serve(c *leafConn, gone <-chan error) error {
 			if err := c.send(&commpb.RootMessage{Kind: &commpb.RootMessage_Start{Start: &commpb.Start{}}}); err != nil {
 				l.hub.fail(l.hub.lost(c.span, err))
 			}
-		case err := <-gone:
+		case <-gone:
 			if !l.dismiss(c) {
 				return nil
 			}
+			err := c.left
 			if errors.Is(err, io.EOF) {
 				err = errors.New("the process left")
 			}
@@ -158,14 +161,14 @@ func (l *Listener) serve(c *leafConn, gone <-chan error) error {
 }
 
 // farewell tells a leaf why the group is over and gives it a moment to leave.
-func (l *Listener) farewell(c *leafConn, gone <-chan error) {
+func (l *Listener) farewell(c *leafConn, gone <-chan struct{}) {
 	go func() {
 		_ = c.send(&commpb.RootMessage{Kind: &commpb.RootMessage_Failure{Failure: errorFailure(l.hub.err)}})
 	}()
 	timer := time.NewTimer(linger)
 	defer timer.Stop()
 	select {
-	case <-gone:
 	case <-timer.C:
+	case <-gone:
 	}
 }

@@ -51,19 +51,22 @@ func errorFailure(err error) *commpb.Failure {
 // failureError unpacks it.
 func failureError(f *commpb.Failure) error {
 	op := Op(min(f.GetOp(), math.MaxUint8))
-	code := min(int(f.GetCode()), len(failureCodes)-1)
+	reason := failureCodes[0]
+	if code := f.GetCode(); code < uint32(len(failureCodes)) {
+		reason = failureCodes[code]
+	}
 	switch {
-	case failureCodes[code] == ErrTimeout && len(f.GetMissing()) > 0:
+	case errors.Is(reason, ErrTimeout) && len(f.GetMissing()) > 0:
 		waited := time.Duration(f.GetWaitedMs()) * time.Millisecond
 		return &TimeoutError{Op: op, Iter: f.GetIter(), Missing: ints(f.GetMissing()), Waited: waited}
-	case failureCodes[code] == ErrDivergence && f.GetField() != "":
+	case errors.Is(reason, ErrDivergence) && f.GetField() != "":
 		return &DivergenceError{
 			Field: f.GetField(), Rank: int(f.GetFirst()), Iter: f.GetIter(), Want: f.GetWant(), Got: f.GetGot(),
 		}
 	}
 	return &PeerError{
 		Ranks: Span{int(f.GetFirst()), int(f.GetLast())}, Iter: f.GetIter(), Op: op,
-		Err: &failed{text: f.GetReason(), reason: failureCodes[code]},
+		Err: &failed{text: f.GetReason(), reason: reason},
 	}
 }
 

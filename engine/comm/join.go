@@ -50,7 +50,7 @@ func Join(ctx context.Context, addr string, ranks Span, cfg Config) (*Group, err
 			l.abandon()
 		}
 		var r *refusal
-		if errors.As(err, &r) && !r.retry {
+		if errors.As(err, &r) {
 			return nil, fmt.Errorf("%v join %s: %w", ranks, addr, err)
 		}
 		select {
@@ -71,7 +71,6 @@ func joinError(ctx context.Context, addr string, ranks Span, cfg Config, err err
 // refusal is the root's word.
 type refusal struct {
 	reason string
-	retry  bool
 }
 
 func (e *refusal) Error() string        { return "join refused: " + e.reason }
@@ -134,7 +133,7 @@ func (l *leaf) enrol(wait context.Context, host string) error {
 		return plain(err)
 	}
 	if r := m.GetRefusal(); r != nil {
-		return &refusal{reason: r.GetReason(), retry: r.GetRetry()}
+		return &refusal{reason: r.GetReason()}
 	}
 	w := m.GetWelcome()
 	if w == nil || !signed(cfg.Key, purposeWelcome, ch.GetNonce(), nonce, ranks, w.GetMac()) {

@@ -116,11 +116,11 @@ func (r *Rank) Woken() <-chan struct{} { return r.hub.woken }
 func (r *Rank) Progress() { r.progress.Add(1) }
 
 // Fail ends the group because of err.
-func (r *Rank) Fail(err error) { r.abort(err) }
+func (r *Rank) Fail(err error) { _ = r.abort(err) }
 
 // Close leaves the group, which ends it for all.
 func (r *Rank) Close() error {
-	r.abort(ErrClosed)
+	_ = r.abort(ErrClosed)
 	return nil
 }
 

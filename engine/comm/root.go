@@ -33,6 +33,7 @@ type leafConn struct {
 	steps  chan *commpb.Step
 	data   *dataConn
 	token  []byte
+	left   error // why its stream is over, for after that
 
 	progress atomic.Uint64
 	absent   atomic.Pointer[[]int] // its ranks that have not come, as it says

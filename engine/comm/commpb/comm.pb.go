@@ -526,12 +526,10 @@ func (x *Welcome) GetMac() []byte {
 	return nil
 }
 
-// Refusal says why the ranks cannot join. The leaf must not try again unless
-// retry is set.
+// Refusal says why the ranks cannot join. The leaf does not try again.
 type Refusal struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Reason        string                 `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
-	Retry         bool                   `protobuf:"varint,2,opt,name=retry,proto3" json:"retry,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -571,13 +569,6 @@ func (x *Refusal) GetReason() string {
 		return x.Reason
 	}
 	return ""
-}
-
-func (x *Refusal) GetRetry() bool {
-	if x != nil {
-		return x.Retry
-	}
-	return false
 }
 
 // Start says that every rank has joined.
@@ -937,10 +928,9 @@ const file_comm_proto_rawDesc = "" +
 	"\aWelcome\x12\x1b\n" +
 	"\tdata_port\x18\x01 \x01(\rR\bdataPort\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\fR\x05token\x12\x10\n" +
-	"\x03mac\x18\x03 \x01(\fR\x03mac\"7\n" +
+	"\x03mac\x18\x03 \x01(\fR\x03mac\"!\n" +
 	"\aRefusal\x12\x16\n" +
-	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x14\n" +
-	"\x05retry\x18\x02 \x01(\bR\x05retry\"\a\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\"\a\n" +
 	"\x05Start\"^\n" +
 	"\x04Step\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x0e\n" +
