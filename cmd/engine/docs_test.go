@@ -37,4 +37,7 @@ func comparePage(t *testing.T, heading string, cmd *cobra.Command) {
 	}
 }
 
-func TestPageHasTheFlags(t *testing.T) { comparePage(t, "### engine serve", serveCommand()) }
+func TestPageHasTheFlags(t *testing.T) {
+	comparePage(t, "### engine serve", serveCommand())
+	comparePage(t, "### engine route", routeCommand())
+}

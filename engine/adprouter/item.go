@@ -51,6 +51,16 @@ func CheckRank(rank, ranks int) *request.Error {
 	return request.Invalid("attention_dp_rank", "%d is no rank of this instance; it has the ranks 0 to %d", rank, ranks-1)
 }
 
+// CheckWeight refuses more sequences than one rank can hold: no rank would ever
+// have room, and the request would block the head of the queue. Call it before a
+// request is queued.
+func CheckWeight(weight, limit int) *request.Error {
+	if weight <= limit {
+		return nil
+	}
+	return request.Errorf(request.CapacityNever, "%d sequences of one request do not fit a rank, which holds %d", weight, limit)
+}
+
 // strict reports whether the request may run on its rank only.
 func (it *Item) strict() bool { return it.Rank >= 0 && !it.Relax }
 

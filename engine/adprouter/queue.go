@@ -40,15 +40,12 @@ func NewQueue(ranks, limit int) *Queue {
 func (e *entry) digest() uint64 { return mix(mix(uint64(e.ID)) ^ e.seq) }
 
 // Push appends a request. It refuses, with an error for the client, a rank that
-// the instance does not have and more sequences than one rank can hold.
+// the instance does not have.
 func (q *Queue) Push(it Item) *request.Error {
 	if it.Rank != -1 {
 		if err := CheckRank(it.Rank, q.ranks); err != nil {
 			return err
 		}
-	}
-	if it.weight() > q.limit {
-		return request.Errorf(request.CapacityNever, "%d sequences of one request do not fit a rank, which holds %d", it.weight(), q.limit)
 	}
 	q.seq++
 	e := entry{Item: it, seq: q.seq}

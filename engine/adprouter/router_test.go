@@ -79,6 +79,9 @@ func TestKey(t *testing.T) {
 			t.Errorf("%+v gives %q", tc, got)
 		}
 	}
+	if CheckWeight(4, 4) != nil || CheckWeight(5, 4) == nil || CheckWeight(5, 4).Code != request.CapacityNever {
+		t.Error("a weight of 4 must fit a cap of 4, 5 must not")
+	}
 	r := &request.Request{ID: 7, Prompt: make([]int32, 100), ConversationID: "c", DPRank: 2, DPRelax: true}
 	if it := NewItem(r, 3); it.ID != 7 || it.Key != "c" || it.Rank != 2 || it.strict() || it.weight() != 4 || it.Tokens != 100 || len(it.Head) != HeadTokens {
 		t.Errorf("%+v", it)
