@@ -1,10 +1,14 @@
 package main
 
 import (
+	"bytes"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"tandem/engine/tensor"
+	"tandem/test/tinymodel"
 )
 
 func TestByLayer(t *testing.T) {
@@ -21,5 +25,20 @@ func TestByLayer(t *testing.T) {
 	}
 	if all[1].Name != "blk.0.b" {
 		t.Error("the checkpoint's own list was sorted")
+	}
+}
+
+func TestInspectShowsExperts(t *testing.T) {
+	for name, want := range map[string]string{
+		"qwen3moe-mixed":           "7 a layer, 3 a token, feed-forward 32 each; dense layers: 0\n",
+		"gguf-qwen3moe-quant.gguf": "7 a layer, 3 a token, feed-forward 32 each; dense layers: none\n",
+	} {
+		var out bytes.Buffer
+		if err := inspect(&out, filepath.Join(tinymodel.Dir(), name)); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%s: no %q in\n%s", name, want, out.String())
+		}
 	}
 }
