@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -11,7 +12,12 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if addr := os.Getenv(childAddr); addr != "" {
+		os.Exit(child(addr))
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // world is a whole instance: its groups and one Comm for each rank.
 type world struct {
