@@ -10,6 +10,7 @@ import (
 // that the set of bindings also fixes their order of use.
 type binding struct {
 	hash   uint64 // of the key
+	sum    uint64 // digest of the fields below, as it went into the sum of all
 	touch  uint64
 	tokens int64 // prompt length when last placed
 	rank   int
@@ -39,7 +40,7 @@ type bindings struct {
 func newBindings(limit int) *bindings {
 	b := &bindings{}
 	lru, err := simplelru.NewLRU(max(limit, 1), func(_ string, e *binding) {
-		b.sum -= e.digest()
+		b.sum -= e.sum
 		b.evicted++
 		b.spare = e
 	})
@@ -57,21 +58,23 @@ func (b *bindings) peek(key string) *binding {
 	return e
 }
 
-// touch binds key to rank and makes it the newest.
-func (b *bindings) touch(key string, rank int, tokens int) {
+// touch makes a bound conversation the newest; e is its binding.
+func (b *bindings) touch(key string, e *binding, tokens int) {
 	b.touches++
-	if e, ok := b.lru.Get(key); ok {
-		b.sum -= e.digest()
-		e.rank, e.touch, e.tokens, e.moved = rank, b.touches, int64(tokens), false
-		b.sum += e.digest()
-		return
-	}
+	e.touch, e.tokens, e.moved = b.touches, int64(tokens), false
+	b.count(e)
+	b.lru.Get(key)
+}
+
+// bind binds a conversation that is not bound, as the newest.
+func (b *bindings) bind(key string, rank, tokens int) {
+	b.touches++
 	e := b.spare
 	if b.spare = nil; e == nil {
 		e = &binding{}
 	}
 	*e = binding{hash: hashKey(key), rank: rank, touch: b.touches, tokens: int64(tokens)}
-	b.sum += e.digest()
+	b.count(e)
 	b.lru.Add(key, e)
 }
 
@@ -81,10 +84,16 @@ func (b *bindings) move(key string, rank int) bool {
 	if e == nil {
 		return false
 	}
-	b.sum -= e.digest()
 	e.rank, e.moved = rank, true
-	b.sum += e.digest()
+	b.count(e)
 	return true
+}
+
+// count brings the sum up to date with a binding that has changed.
+func (b *bindings) count(e *binding) {
+	d := e.digest()
+	b.sum += d - e.sum
+	e.sum = d
 }
 
 // check recomputes sum from the entries and compares the order of use with the

@@ -1,7 +1,5 @@
 package adprouter
 
-import "cmp"
-
 const (
 	// recentSpan is how many calls the memory of recent work spans: it loses one
 	// part in recentSpan with each.
@@ -22,7 +20,7 @@ func (r *Router) routeConversation(batch []Item) {
 		}
 		r.addLoad(it, it.Rank, int64(it.Tokens))
 		if it.Key != "" {
-			r.bind.touch(it.Key, it.Rank, it.Tokens)
+			r.bind.bind(it.Key, it.Rank, it.Tokens)
 		}
 	}
 	r.setTarget(batch)
@@ -58,7 +56,7 @@ func (r *Router) placeConversation(batch []Item, i int) {
 	case bound != nil:
 		reason = Overflow // stays bound, untouched, and comes home later
 	default:
-		r.bind.touch(it.Key, rank, it.Tokens)
+		r.bind.bind(it.Key, rank, it.Tokens)
 	}
 	r.place(batch, i, rank, reason)
 	r.addLoad(it, rank, compute)
@@ -74,7 +72,7 @@ func (r *Router) placeHome(batch []Item, i int, bound *binding, compute int64) {
 	if bound.moved {
 		reason = Moved
 	}
-	r.bind.touch(batch[i].Key, home, batch[i].Tokens)
+	r.bind.touch(batch[i].Key, bound, batch[i].Tokens)
 	r.place(batch, i, home, reason)
 	r.addLoad(&batch[i], home, compute)
 }
@@ -95,20 +93,15 @@ func (r *Router) addLoad(it *Item, rank int, compute int64) {
 func (r *Router) placeNew(it *Item) int {
 	switch r.cfg.Placement {
 	case LeastQueued:
-		return r.pick(it, func(a, b int) bool { return r.active[a] < r.active[b] })
+		return r.pick(it, func(rank int) (int64, int64, int64) { return int64(r.active[rank]), 0, 0 })
 	case LeastQueuedRotating:
-		return r.rotate(r.pick(it, func(a, b int) bool {
-			return cmp.Or(cmp.Compare(r.active[a], r.active[b]), cmp.Compare(r.turn(a), r.turn(b))) < 0
-		}))
+		return r.rotate(r.pick(it, func(rank int) (int64, int64, int64) { return int64(r.active[rank]), r.turn(rank), 0 }))
 	case LeastTokens:
-		return r.rotate(r.pick(it, func(a, b int) bool {
-			return cmp.Or(cmp.Compare(r.tokens[a], r.tokens[b]), cmp.Compare(r.active[a], r.active[b]),
-				cmp.Compare(r.turn(a), r.turn(b))) < 0
+		return r.rotate(r.pick(it, func(rank int) (int64, int64, int64) {
+			return r.tokens[rank], int64(r.active[rank]), r.turn(rank)
 		}))
 	case LeastWork:
-		return r.rotate(r.pick(it, func(a, b int) bool {
-			return cmp.Or(cmp.Compare(r.expected(it, a), r.expected(it, b)), cmp.Compare(r.turn(a), r.turn(b))) < 0
-		}))
+		return r.rotate(r.pick(it, func(rank int) (int64, int64, int64) { return r.expected(it, rank), r.turn(rank), 0 }))
 	default:
 		return r.roundRobin(it)
 	}
@@ -130,7 +123,12 @@ func (r *Router) roundRobin(it *Item) int {
 }
 
 // turn is a rank's distance from the cursor.
-func (r *Router) turn(rank int) int { return (rank - r.cursor + r.cfg.Ranks) % r.cfg.Ranks }
+func (r *Router) turn(rank int) int64 {
+	if rank < r.cursor {
+		rank += r.cfg.Ranks
+	}
+	return int64(rank - r.cursor)
+}
 
 // rotate moves the cursor behind the chosen rank.
 func (r *Router) rotate(rank int) int {

@@ -20,8 +20,8 @@ func (r *Router) routeDefault(batch []Item) {
 	r.setTarget(batch)
 	slices.SortStableFunc(r.rest, func(a, b int) int { return cmp.Compare(batch[b].Tokens, batch[a].Tokens) })
 	for _, i := range r.rest {
-		rank := r.pick(&batch[i], func(a, b int) bool {
-			return cmp.Or(cmp.Compare(r.tokens[a], r.tokens[b]), cmp.Compare(r.active[a], r.active[b])) < 0
+		rank := r.pick(&batch[i], func(rank int) (int64, int64, int64) {
+			return r.tokens[rank], int64(r.active[rank]), 0
 		})
 		if rank < 0 {
 			r.res.Unplaced = append(r.res.Unplaced, i)

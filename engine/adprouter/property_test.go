@@ -366,7 +366,7 @@ func TestDigestSeesEveryChange(t *testing.T) {
 		"warm-up":    func(r *Router) { r.warm.pending[2] = true },
 		"recent":     func(r *Router) { r.recent[1]++ },
 		"assignment": func(r *Router) { r.assigned++ },
-		"order":      func(r *Router) { r.bind.touch("A", 0, 10) },
+		"order":      func(r *Router) { r.bind.touch("A", r.bind.peek("A"), 10) },
 	} {
 		c := make2()
 		if change(c); c.Digest() == a.Digest() {

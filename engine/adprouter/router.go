@@ -170,16 +170,21 @@ func (r *Router) setTarget(batch []Item) {
 	r.target = min(max(soft, slices.Max(r.active)), r.cfg.Cap)
 }
 
-// pick returns the least rank by less among those below the target that have
-// room for the request, -1 if there is none. Of equal ranks the lowest wins. There
-// is no need to look at ranks that have reached the target: it is not below the
-// fair share, so that all ranks reach it only when it is the cap, and a rank that
-// holds more has no more room.
-func (r *Router) pick(it *Item, less func(a, b int) bool) int {
+// pick returns the rank with the least key among those below the target that
+// have room for the request, -1 if there is none. Of equal ranks the lowest wins.
+// There is no need to look at ranks that have reached the target: it is not below
+// the fair share, so that all ranks reach it only when it is the cap, and a rank
+// that holds more has no more room.
+func (r *Router) pick(it *Item, key func(rank int) (a, b, c int64)) int {
 	best := -1
+	var bestA, bestB, bestC int64
 	for rank := range r.active {
-		if r.open(it, rank) && (best < 0 || less(rank, best)) {
-			best = rank
+		if !r.open(it, rank) {
+			continue
+		}
+		a, b, c := key(rank)
+		if best < 0 || a < bestA || a == bestA && (b < bestB || b == bestB && c < bestC) {
+			best, bestA, bestB, bestC = rank, a, b, c
 		}
 	}
 	return best

@@ -36,6 +36,24 @@ func TestTieRule(t *testing.T) {
 	}
 }
 
+// TestHashKeySeesEveryByte also fixes one value: ranks of different builds must
+// agree on it.
+func TestHashKeySeesEveryByte(t *testing.T) {
+	const key = "tenant\x00conversation-1"
+	seen := map[uint64]string{hashKey(key): key}
+	for i := range key {
+		for _, k := range []string{key[:i], key[:i] + "x" + key[i+1:], key + "\x00"[:i%2]} {
+			if old, ok := seen[hashKey(k)]; ok && old != k {
+				t.Errorf("%q and %q have one hash", old, k)
+			}
+			seen[hashKey(k)] = k
+		}
+	}
+	if h := hashKey(key); h != 0x3c5ebffd2ea23e55 {
+		t.Errorf("%#x", h)
+	}
+}
+
 // TestProductIsExact compares the 128-bit arithmetic with big integers, up to
 // the bounds that Validate and States set.
 func TestProductIsExact(t *testing.T) {
@@ -227,39 +245,49 @@ func TestQueueAgainstASlice(t *testing.T) {
 	})
 }
 
-// loaded returns a router with 65,536 bound conversations on 8 ranks, and a
-// batch of 256 requests: of those conversations, or of new ones.
-func loaded(tb testing.TB, kind Kind, placement Placement) (*Router, []RankState, func(fresh bool) []Item) {
-	c := Defaults(8, 1<<20)
+// loaded returns a router of 8 ranks with 65,536 bound conversations, if it binds
+// any, and a function that returns batches of 256 requests: of conversations that
+// are bound, or that are not.
+func loaded(tb testing.TB, kind Kind, placement Placement, fresh bool) (*Router, []RankState, func() []Item) {
+	const ranks, bound, size = 8, 65536, 256
+	c := Defaults(ranks, 1<<20)
 	c.Kind, c.Placement = kind, placement
 	r, err := New(c)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	states := make([]RankState, 8)
-	const bound = 65536
-	if kind == ConversationAware {
-		for at := range bound {
-			r.Route(states, []Item{{ID: request.ID(at), Key: fmt.Sprintf("conversation-%08d", at), Rank: -1, Tokens: 1000}})
+	states := make([]RankState, ranks)
+	item := func(n, key int) Item {
+		it := Item{ID: request.ID(n), Key: fmt.Sprintf("conversation-%08d", key), Rank: -1, Tokens: 100 + n%900}
+		if kind == KVCacheAware {
+			it.Match, it.Head = make([]int32, ranks), make([]int32, HeadTokens)
+			it.Match[n%ranks] = int32(n % 100)
+			it.Head[HeadTokens-1] = int32(n % 7)
 		}
+		return it
 	}
-	n := 0
-	batch := make([]Item, 256)
-	return r, states, func(fresh bool) []Item {
-		for i := range batch {
-			n++
+	// Twice as many conversations as can be bound: when the batches begin anew,
+	// the first ones have been dropped.
+	batches := make([][]Item, 2*bound/size)
+	for i := range batches {
+		for j := range size {
+			n := i*size + j
 			key := n * 7919 % bound
 			if fresh {
 				key = bound + n
 			}
-			batch[i] = Item{ID: request.ID(n), Key: fmt.Sprintf("conversation-%08d", key), Rank: -1, Tokens: 100 + n%900}
-			if kind == KVCacheAware {
-				batch[i].Match, batch[i].Head = make([]int32, 8), make([]int32, HeadTokens)
-				batch[i].Match[n%8] = int32(n % 100)
-				batch[i].Head[HeadTokens-1] = int32(n % 7)
-			}
+			batches[i] = append(batches[i], item(n, key))
 		}
-		return batch
+	}
+	if kind == ConversationAware {
+		for n := range bound {
+			r.Route(states, []Item{item(n, n)})
+		}
+	}
+	next := 0
+	return r, states, func() []Item {
+		next = (next + 1) % len(batches)
+		return batches[next]
 	}
 }
 
@@ -306,19 +334,16 @@ func BenchmarkRoute(b *testing.B) {
 		{"kv_cache_aware", KVCacheAware, RoundRobin, true},
 	} {
 		b.Run(tc.name, func(b *testing.B) {
-			r, states, next := loaded(b, tc.kind, tc.placement)
+			r, states, next := loaded(b, tc.kind, tc.placement, tc.fresh)
 			b.ReportAllocs()
 			for b.Loop() {
-				b.StopTimer()
-				batch := next(tc.fresh)
-				b.StartTimer()
-				r.Route(states, batch)
+				r.Route(states, next())
 				r.Digest()
 			}
 		})
 	}
 	b.Run("nothing arrives", func(b *testing.B) {
-		r, states, _ := loaded(b, ConversationAware, RoundRobin)
+		r, states, _ := loaded(b, ConversationAware, RoundRobin, true)
 		b.ReportAllocs()
 		for b.Loop() {
 			r.Route(states, nil)
