@@ -29,6 +29,10 @@ type Comm interface {
 	// dst [rows[rank], width] of src [sum(rows), width]. dst may be the rank's
 	// own part of src. src is scratch afterwards.
 	ReduceScatter(ctx context.Context, dst, src []float32, rows []int, width int) error
+	// AllToAll brings each row to one rank: rows[from*Size+to] rows of src go from
+	// rank from to rank to. src [rows to rank 0, then to rank 1, …, width], dst
+	// [rows from rank 0, then from rank 1, …, width]; they must not overlap.
+	AllToAll(ctx context.Context, dst, src []float32, rows []int, width int) error
 	// AllReduce replaces x, of equal length everywhere, by its sum over all
 	// ranks.
 	AllReduce(ctx context.Context, x []float32) error

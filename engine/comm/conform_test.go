@@ -234,6 +234,7 @@ func TestMistakesOfOneRankLeaveTheGroupAlone(t *testing.T) {
 		"row counts":   c.AllGather(t.Context(), x, x[:2], []int{3}, 2),
 		"negative":     c.ReduceScatter(t.Context(), x, x, []int{-1, 2}, 2),
 		"scatter dst":  c.ReduceScatter(t.Context(), x[:1], x, []int{1, 2}, 2),
+		"all-to-all":   c.AllToAll(t.Context(), x, x, []int{0, 1, 1, 0}, 2),
 		"minus length": c.ReduceScatter(t.Context(), x, x, []int{1, 2}, -2),
 	} {
 		if err == nil {
@@ -243,4 +244,38 @@ func TestMistakesOfOneRankLeaveTheGroupAlone(t *testing.T) {
 	if err := w.groups[0].Err(); err != nil {
 		t.Errorf("group: %v", err)
 	}
+}
+
+// TestAllToAll brings rows that say where they come from and go to.
+func TestAllToAll(t *testing.T) {
+	conforms(t, func(t *testing.T, w *world) {
+		const width = 5
+		size := len(w.ranks)
+		value := func(from, to, i int) float32 { return float32(from*10000 + to*1000 + i) }
+		for round := range 4 {
+			rows := make([]int, size*size)
+			for i := range rows {
+				rows[i] = (i*7 + round*5) % 4 * round
+			}
+			w.all(t, func(c Comm) error {
+				var src, want []float32
+				for peer := range size {
+					for i := range rows[c.ID()*size+peer] * width {
+						src = append(src, value(c.ID(), peer, i))
+					}
+					for i := range rows[peer*size+c.ID()] * width {
+						want = append(want, value(peer, c.ID(), i))
+					}
+				}
+				dst := make([]float32, len(want))
+				if err := c.AllToAll(t.Context(), dst, src, rows, width); err != nil {
+					return err
+				}
+				if !slices.Equal(dst, want) {
+					return fmt.Errorf("round %d: %v, want %v", round, dst, want)
+				}
+				return nil
+			})
+		}
+	})
 }

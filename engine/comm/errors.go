@@ -52,9 +52,10 @@ const (
 	OpAllGather
 	OpReduceScatter
 	OpAllReduce
+	OpAllToAll
 )
 
-var opNames = [...]string{"no collective", "exchange", "gather", "barrier", "all-gather", "reduce-scatter", "all-reduce"}
+var opNames = [...]string{"no collective", "exchange", "gather", "barrier", "all-gather", "reduce-scatter", "all-reduce", "all-to-all"}
 
 // String names the collective.
 func (o Op) String() string {

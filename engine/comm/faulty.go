@@ -133,6 +133,11 @@ func (f *Faulty) ReduceScatter(ctx context.Context, dst, src []float32, rows []i
 	return f.twice(ctx, OpReduceScatter, func() error { return f.Comm.ReduceScatter(ctx, dst, src, rows, width) })
 }
 
+// AllToAll is Comm's, with faults.
+func (f *Faulty) AllToAll(ctx context.Context, dst, src []float32, rows []int, width int) error {
+	return f.twice(ctx, OpAllToAll, func() error { return f.Comm.AllToAll(ctx, dst, src, rows, width) })
+}
+
 // AllReduce is Comm's, with faults.
 func (f *Faulty) AllReduce(ctx context.Context, x []float32) error {
 	return f.twice(ctx, OpAllReduce, func() error { return f.Comm.AllReduce(ctx, x) })

@@ -79,6 +79,7 @@ func TestDelayIsHarmless(t *testing.T) {
 
 // TestFaultsBetweenProcesses kills a rank that shares its process with another.
 func TestFaultsBetweenProcesses(t *testing.T) {
+	t.Parallel() // mostly waits
 	for _, tc := range []struct {
 		fault Fault
 		is    error

@@ -7,7 +7,7 @@ import (
 
 // AllGather concatenates the rows of all ranks; see Comm.
 func (r *Rank) AllGather(ctx context.Context, dst, src []float32, rows []int, width int) error {
-	total, err := r.measure(rows, width)
+	total, err := r.measure(rows, width, r.Size())
 	if err != nil {
 		return err
 	}
@@ -21,7 +21,7 @@ func (r *Rank) AllGather(ctx context.Context, dst, src []float32, rows []int, wi
 
 // ReduceScatter sums each rank's part over all ranks; see Comm.
 func (r *Rank) ReduceScatter(ctx context.Context, dst, src []float32, rows []int, width int) error {
-	total, err := r.measure(rows, width)
+	total, err := r.measure(rows, width, r.Size())
 	if err != nil {
 		return err
 	}
@@ -33,6 +33,25 @@ func (r *Rank) ReduceScatter(ctx context.Context, dst, src []float32, rows []int
 	return r.transfer(ctx, dst, src, r.reduceParts)
 }
 
+// AllToAll brings each row to one rank; see Comm.
+func (r *Rank) AllToAll(ctx context.Context, dst, src []float32, rows []int, width int) error {
+	size := r.Size()
+	if _, err := r.measure(rows, width, size*size); err != nil {
+		return err
+	}
+	do := call{op: OpAllToAll, rows: rows, width: width}
+	in, out := 0, do.prefix(r.id, size, size)
+	for from := range size {
+		in += rows[from*size+r.id] * width
+	}
+	if len(src) != out || len(dst) != in {
+		return fmt.Errorf("all-to-all of rank %d: src and dst have %d and %d elements, want %d and %d",
+			r.id, len(src), len(dst), out, in)
+	}
+	r.call = do
+	return r.transfer(ctx, dst, src, r.pickRows)
+}
+
 // AllReduce sums x over all ranks; see Comm.
 func (r *Rank) AllReduce(ctx context.Context, x []float32) error {
 	r.call = call{op: OpAllReduce, n: len(x)}
@@ -41,13 +60,13 @@ func (r *Rank) AllReduce(ctx context.Context, x []float32) error {
 
 // measure returns the number of elements of all ranks together. A mistake here
 // is the caller's own and leaves the group as it is.
-func (r *Rank) measure(rows []int, width int) (total int, err error) {
-	if len(rows) != r.Size() || width < 0 {
+func (r *Rank) measure(rows []int, width, counts int) (total int, err error) {
+	if len(rows) != counts || width < 0 {
 		return 0, fmt.Errorf("rank %d: %d row counts of width %d for %d ranks", r.id, len(rows), width, r.Size())
 	}
 	for i, n := range rows {
 		if n < 0 {
-			return 0, fmt.Errorf("rank %d: %d rows for rank %d", r.id, n, i)
+			return 0, fmt.Errorf("rank %d: row count %d is %d", r.id, i, n)
 		}
 		total += n * width
 	}
@@ -85,6 +104,19 @@ func (r *Rank) copyRows() {
 			copy(dst, h.src[i])
 		}
 		dst = dst[n:]
+	}
+}
+
+// pickRows is a rank's share of an all-to-all: what each rank has for it.
+func (r *Rank) pickRows() {
+	h, dst, do := r.hub, r.hub.dst[r.id], &r.call
+	for from := range h.src {
+		begin := 0 // of what lies in src, which from another process is a part
+		if h.up != nil && !h.up.reduces() && !h.span.Has(from) {
+			begin = do.prefix(from, h.span.First, r.Size())
+		}
+		lo, hi := do.prefix(from, r.id, r.Size()), do.prefix(from, r.id+1, r.Size())
+		dst = dst[copy(dst, h.src[from][lo-begin:hi-begin]):]
 	}
 }
 

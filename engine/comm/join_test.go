@@ -120,6 +120,7 @@ func TestKeyOfTheLeafOnly(t *testing.T) {
 }
 
 func TestLateRanksAreNamed(t *testing.T) {
+	t.Parallel() // mostly waits
 	lis, err := Listen("127.0.0.1:0", Span{0, 0}, Config{Size: 4, JoinTimeout: 300 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
@@ -144,6 +145,7 @@ func TestLateRanksAreNamed(t *testing.T) {
 }
 
 func TestRootThatNeverComes(t *testing.T) {
+	t.Parallel() // mostly waits
 	addr := freeAddr(t)
 	_, err := Join(t.Context(), addr, Span{1, 1}, Config{Size: 2, JoinTimeout: 300 * time.Millisecond})
 	if !errors.Is(err, ErrTimeout) || !strings.Contains(err.Error(), "rank 1 join "+addr) {
@@ -153,6 +155,7 @@ func TestRootThatNeverComes(t *testing.T) {
 
 // TestStrangers has things connect that are no leaves.
 func TestStrangers(t *testing.T) {
+	t.Parallel() // mostly waits
 	cfg := Config{Size: 2, JoinTimeout: 20 * time.Second}
 	lis, err := Listen("127.0.0.1:0", Span{0, 0}, cfg)
 	if err != nil {

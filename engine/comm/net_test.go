@@ -148,6 +148,7 @@ func checkCut(t *testing.T, w *world, cut *wires, which []int, during bool) {
 // TestFrozenProcess has a peer whose network takes nothing any more, while the
 // root has much to send.
 func TestFrozenProcess(t *testing.T) {
+	t.Parallel() // mostly waits
 	for _, op := range []Op{OpGather, OpAllGather} {
 		t.Run(op.String(), func(t *testing.T) {
 			w, cut := newCutWorld(t, Config{Timeout: 300 * time.Millisecond})

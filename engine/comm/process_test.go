@@ -82,6 +82,7 @@ func TestProcessThatIsKilled(t *testing.T) {
 }
 
 func TestProcessThatIsStopped(t *testing.T) {
+	t.Parallel() // mostly waits
 	g, cmd := startChild(t, Config{Timeout: 500 * time.Millisecond})
 	within(t, 8*time.Second, func() {
 		err := run(g, func() { _ = cmd.Process.Signal(syscall.SIGSTOP) })
@@ -96,6 +97,7 @@ func TestProcessThatIsStopped(t *testing.T) {
 }
 
 func TestProcessThatHearsOfTheEnd(t *testing.T) {
+	t.Parallel() // mostly waits
 	g, cmd := startChild(t, Config{})
 	within(t, 8*time.Second, func() {
 		if err := run(g, func() { _ = g.Close() }); !errors.Is(err, ErrClosed) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"testing"
 )
 
@@ -63,12 +64,12 @@ func lap(ctx context.Context, c Comm, n uint64) error {
 // TestNoGarbageInSteadyState counts what a process allocates in many rounds.
 func TestNoGarbageInSteadyState(t *testing.T) {
 	w := newWorld(t, layout{4}, Config{})
-	rows := []int{2, 0, 1, 5}
+	rows, even := []int{2, 0, 1, 5}, slices.Repeat([]int{1}, 16)
 	ctx := t.Context()
 	iter := uint64(0)
 	body := func(n uint64) func(c Comm) error {
 		return func(c Comm) error {
-			x, p := make([]float32, 80), make([]byte, 100)
+			x, y, p := make([]float32, 80), make([]float32, 16), make([]byte, 100)
 			for i := range n {
 				rec := record(c, iter+i)
 				rec.PayloadBytes = 100
@@ -87,6 +88,9 @@ func TestNoGarbageInSteadyState(t *testing.T) {
 					return err
 				}
 				if err := c.AllReduce(ctx, x); err != nil {
+					return err
+				}
+				if err := c.AllToAll(ctx, y, x[:16], even, 4); err != nil {
 					return err
 				}
 			}

@@ -92,6 +92,7 @@ func TestDeadlineOfTheCaller(t *testing.T) {
 // TestTimeoutBetweenProcesses has every process name the rank that is missing,
 // wherever it is, for tables and for activations.
 func TestTimeoutBetweenProcesses(t *testing.T) {
+	t.Parallel() // mostly waits
 	for _, op := range []Op{OpExchange, OpGather, OpAllReduce} {
 		for who := range 3 {
 			stalled := make(chan Stall, 9)
