@@ -40,7 +40,7 @@ func (b *barrier) init(n int) {
 	// A spinning rank must not hold the core that a peer needs.
 	b.yields = 2
 	if procs := runtime.GOMAXPROCS(0); procs >= n && procs > 1 {
-		b.spins, b.yields = 2000, 16
+		b.spins, b.yields = 100, 32
 	}
 }
 

@@ -17,7 +17,7 @@ func TestManyExchanges(t *testing.T) {
 		t.Run(tc.l.String(), func(t *testing.T) {
 			n := tc.n
 			if testing.Short() {
-				n /= 4
+				n /= 10
 			}
 			w := newWorld(t, tc.l, Config{})
 			w.all(t, func(c Comm) error { return lap(t.Context(), c, n) })

@@ -94,7 +94,7 @@ func TestDeadlineOfTheCaller(t *testing.T) {
 func TestTimeoutBetweenProcesses(t *testing.T) {
 	t.Parallel() // mostly waits
 	for _, op := range []Op{OpExchange, OpGather, OpAllReduce} {
-		for who := range 3 {
+		for _, who := range []int{0, 2} {
 			stalled := make(chan Stall, 9)
 			w := newWorld(t, layout{1, 1, 1}, Config{
 				Timeout: 400 * time.Millisecond, StallAfter: 100 * time.Millisecond,
