@@ -204,7 +204,7 @@ func TestAnyRankWakesRankZero(t *testing.T) {
 }
 
 func TestLastExchangeReachesAllBeforeTheEnd(t *testing.T) {
-	for _, l := range []layout{{1}, {4}, {8}, {2, 2}, {1, 1, 1}} {
+	for _, l := range []layout{{1}, {4}, {8}, {2, 2}, {1, 4}, {1, 1, 1}} {
 		t.Run(l.String(), func(t *testing.T) {
 			for range 5 {
 				w := newWorld(t, l, Config{})

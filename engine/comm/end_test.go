@@ -217,3 +217,35 @@ func TestErrorsCrossProcesses(t *testing.T) {
 		}
 	}
 }
+
+// TestMemoryIsTheCallersAfterAnError lets the race detector see whether a peer
+// still reads or writes rows of a rank that got its error.
+func TestMemoryIsTheCallersAfterAnError(t *testing.T) {
+	for _, l := range []layout{{4}, {2, 2}} {
+		for round := range 10 {
+			w := newWorld(t, l, Config{})
+			laps := make(chan struct{}, 1<<10)
+			go func() {
+				for range round + 1 {
+					<-laps
+				}
+				w.ranks[0].Fail(errors.New("now"))
+			}()
+			w.each(func(c Comm) error {
+				x := make([]float32, 1<<16)
+				for {
+					err := c.AllReduce(t.Context(), x)
+					clear(x)
+					if err != nil {
+						return err
+					}
+					select {
+					case laps <- struct{}{}:
+					default:
+					}
+				}
+			})
+			w.close()
+		}
+	}
+}
