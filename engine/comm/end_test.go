@@ -249,3 +249,25 @@ func TestMemoryIsTheCallersAfterAnError(t *testing.T) {
 		}
 	}
 }
+
+// TestErrorsWaitForBusyPeers holds a peer inside its share of a sum.
+func TestErrorsWaitForBusyPeers(t *testing.T) {
+	w := newWorld(t, layout{2}, Config{})
+	peer := w.groups[0].Rank(1)
+	peer.busy.Store(true)
+	got := make(chan error, 1)
+	go func() { got <- w.ranks[0].AllReduce(t.Context(), make([]float32, 8)) }()
+	for w.groups[0].hub.bar.arrived.Load() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	w.ranks[0].Fail(errors.New("now"))
+	select {
+	case err := <-got:
+		t.Fatalf("%v while a peer may touch the rows", err)
+	case <-time.After(20 * time.Millisecond):
+	}
+	peer.busy.Store(false)
+	if err := <-got; err == nil {
+		t.Error("no error")
+	}
+}
