@@ -38,7 +38,7 @@ test-go: model clients
 
 # The packages where goroutines meet, under the race detector.
 test-race: model
-	$(GO) test -race -short ./engine/runner/... ./engine/transfer/... ./engine/cpu/... ./serve/... ./cmd/...
+	$(GO) test -race -short ./engine/comm/... ./engine/runner/... ./engine/transfer/... ./engine/cpu/... ./serve/... ./cmd/...
 
 # The core with its books checked at every call of Effects.
 test-invariants:
