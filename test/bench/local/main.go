@@ -52,16 +52,20 @@ func main() {
 	name := flag.String("model", hub.DefaultModel, "model file or alias")
 	python := flag.String("python", "", "python3 with llama-cpp-python; empty = ours alone")
 	script := flag.String("peer", "test/bench/local/peer.py", "the peer's program")
-	reps := flag.Int("n", 5, "repetitions of each row")
+	reps := flag.Int("n", 5, "repetitions of each row, at most 10")
 	threads := flag.Int("threads", runtime.NumCPU(), "compute threads of both sides")
+	only := flag.String("rows", "", "rows whose name contains this, empty = all")
 	flag.Parse()
-	if err := run(*name, *python, *script, *reps, *threads); err != nil {
+	if err := run(*name, *python, *script, *only, *reps, *threads); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func run(name, python, script string, reps, threads int) error {
+func run(name, python, script, only string, reps, threads int) error {
+	if reps < 1 || reps > 10 { // the peer's contexts have room for so many
+		return fmt.Errorf("-n %d is not 1 to 10", reps)
+	}
 	path, err := hub.Locate(name)
 	if err != nil {
 		return err
@@ -90,6 +94,9 @@ func run(name, python, script string, reps, threads int) error {
 	}
 	fmt.Printf("\n| tokens per second | tandem | llama.cpp | ratio |\n|---|---|---|---|\n")
 	for _, r := range rows {
+		if !strings.Contains(r.String(), only) {
+			continue
+		}
 		if err := measure(r, ours, peers, reps); err != nil {
 			return fmt.Errorf("%s: %w", r, err)
 		}
