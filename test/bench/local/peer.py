@@ -23,7 +23,7 @@ def context(cells, seqs):
     p.n_ctx, p.n_batch, p.n_ubatch, p.n_seq_max = cells, 2048, 512, seqs
     p.n_threads = p.n_threads_batch = threads
     if hasattr(p, "kv_unified"):
-        p.kv_unified = True
+        p.kv_unified = False  # a sequence then attends to its own cells only, which is faster
     if hasattr(p, "flash_attn_type"):
         p.flash_attn_type = 1 if flash else 0
     else:
