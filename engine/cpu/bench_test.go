@@ -70,7 +70,7 @@ func smolBackend(b *testing.B, blocks int) *Backend {
 		e.GatedMLP(m, x, norm, 1e-5, gateUp)
 		e.AddLinear(x, m, matrix(tensor.Q4_1, s.hidden, s.inter), tensor.None)
 	}
-	e.Logits(x, norm, 1e-5, embed)
+	e.Logits(x, norm, 1e-5, embed, nil)
 	if err := e.Seal(s.vocab); err != nil {
 		b.Fatal(err)
 	}

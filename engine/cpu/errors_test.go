@@ -186,7 +186,7 @@ func TestSealReportsTheFirstRecordingError(t *testing.T) {
 		},
 		"same buffer":  func(b *Backend, x, _ tensor.Buffer, m tensor.Matrix, _ tensor.Vector) { b.AddLinear(x, x, m, -1) },
 		"GateUp":       func(b *Backend, x, q tensor.Buffer, m tensor.Matrix, v tensor.Vector) { b.GatedMLP(q, x, v, 0, m) },
-		"not a vector": func(b *Backend, x, _ tensor.Buffer, m tensor.Matrix, _ tensor.Vector) { b.Logits(x, 5, 0, m) },
+		"not a vector": func(b *Backend, x, _ tensor.Buffer, m tensor.Matrix, _ tensor.Vector) { b.Logits(x, 5, 0, m, nil) },
 		"width 0":      func(b *Backend, _, _ tensor.Buffer, _ tensor.Matrix, _ tensor.Vector) { b.Buffer(0) },
 	} {
 		b, err := New(tinyConfig())

@@ -194,7 +194,7 @@ func record(tb testing.TB, b *Backend, w *weights) {
 		b.GatedMLP(m, x, vector(l.norm2), 1e-5, gateUp(l))
 		b.AddLinear(x, m, matrix(l.down, w.hidden, w.inter), tensor.None)
 	}
-	b.Logits(x, vector(w.final), 1e-5, embed)
+	b.Logits(x, vector(w.final), 1e-5, embed, nil)
 }
 
 // cache is the reference's K and V of one sequence: [layer][position][kvHeads*headDim].

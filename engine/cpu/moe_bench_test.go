@@ -102,7 +102,7 @@ func layerBackend(b *testing.B, s shape) *Backend {
 		mix.Router = matrix(host("router", tensor.F32, router, s.experts, s.hidden))
 		e.MoE(x, x, mix)
 	}
-	e.Logits(x, norm, 1e-5, embed)
+	e.Logits(x, norm, 1e-5, embed, nil)
 	if err := e.Seal(s.vocab); err != nil {
 		b.Fatal(err)
 	}

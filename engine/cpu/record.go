@@ -175,13 +175,15 @@ func (b *Backend) GatedMLP(out, x tensor.Buffer, norm tensor.Vector, eps float32
 }
 
 // Logits computes head·RMSNorm(x) for the batch's logit rows. A pass has one.
-func (b *Backend) Logits(x tensor.Buffer, norm tensor.Vector, eps float32, head tensor.Matrix) {
+func (b *Backend) Logits(x tensor.Buffer, norm tensor.Vector, eps float32, head tensor.Matrix, cuts []int) {
 	const op = "logits"
 	m, err := b.matrix(op, head, false)
 	v, err1 := b.vector(op, "norm", norm, m.Cols, false)
 	var err2 error
 	if b.vocab != 0 {
 		err2 = fmt.Errorf("%s: recorded twice", op)
+	} else if cuts != nil {
+		err2 = errNoGroup
 	}
 	b.record(kernels.Op{Kind: kernels.Logits, In: int(x), W: m, Norm: v, Eps: eps},
 		err, err1, err2, b.buffer(op, "input", x, m.Cols))

@@ -158,5 +158,5 @@ func (l *llama) record(ops Ops) {
 		ops.GatedMLP(gated, x, y.mlpNorm, c.Eps, y.gateUp)
 		ops.AddLinear(x, gated, y.down, tensor.None)
 	}
-	ops.Logits(x, l.finalNorm, c.Eps, l.head)
+	ops.Logits(x, l.finalNorm, c.Eps, l.head, nil)
 }

@@ -89,7 +89,14 @@ func (r *recorder) MoE(out, x tensor.Buffer, m tensor.MoE) {
 	}
 }
 
-func (r *recorder) Logits(x tensor.Buffer, norm tensor.Vector, _ float32, head tensor.Matrix) {
+func (r *recorder) Columns(tensor.Buffer, int, int) tensor.Buffer { panic("not recorded") }
+func (r *recorder) GatherColumns(tensor.Buffer, []int)            { panic("not recorded") }
+func (r *recorder) Shared(int) tensor.Buffer                      { panic("not recorded") }
+func (r *recorder) GatherRows(_, _ tensor.Buffer)                 { panic("not recorded") }
+func (r *recorder) OwnRows(_, _ tensor.Buffer)                    { panic("not recorded") }
+func (r *recorder) AddShares(_, _ tensor.Buffer)                  { panic("not recorded") }
+
+func (r *recorder) Logits(x tensor.Buffer, norm tensor.Vector, _ float32, head tensor.Matrix, _ []int) {
 	r.call("Logits %d %s %s", x, r.name(int32(norm)), r.name(int32(head)))
 }
 

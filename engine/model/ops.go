@@ -44,6 +44,43 @@ type Ops interface {
 	// one is left, and halves without a chosen expert are skipped. So shares of
 	// ranks that hold aligned halves, quarters, … add up to the same bits.
 	MoE(out, x tensor.Buffer, m tensor.MoE)
-	// Logits computes head·RMSNorm(x) for the batch's logit rows only.
-	Logits(x tensor.Buffer, norm tensor.Vector, eps float32, head tensor.Matrix)
+	// Logits computes head·RMSNorm(x) for the batch's logit rows only. With cuts,
+	// head has only this rank's rows, and every rank gets the logits of all:
+	// rank r's are cuts[r] to cuts[r+1].
+	Logits(x tensor.Buffer, norm tensor.Vector, eps float32, head tensor.Matrix, cuts []int)
+
+	// The rest is for ranks of a group, which run every pass together. A pass of
+	// no own rows still takes part in what concerns all. Each result has the bits
+	// that one rank alone would compute, except where AddShares says otherwise.
+
+	// Columns is a view of the columns [first, first+width) of b; what is written
+	// to it leaves the other columns as they are.
+	Columns(b tensor.Buffer, first, width int) tensor.Buffer
+	// GatherColumns completes b on every rank: rank r has written the columns
+	// cuts[r] to cuts[r+1]. For own rows, their number must be equal on all ranks.
+	GatherColumns(b tensor.Buffer, cuts []int)
+	// Shared declares an activation of the given width for the rows of all ranks,
+	// rank 0's first. Ops from a shared buffer to a shared one run over all these
+	// rows; GatherColumns completes it too.
+	Shared(width int) tensor.Buffer
+	// GatherRows sets out, which is shared, to the rows that all ranks have in x.
+	GatherRows(out, x tensor.Buffer)
+	// OwnRows sets x to this rank's rows of in, which is shared.
+	OwnRows(x, in tensor.Buffer)
+	// AddShares adds to each own row of x the sum over the ranks' values of that
+	// row in share, which is shared. The sum is a tree: the ranks are halved (the
+	// lower part gets (lo+hi)/2) until one is left, so that with aligned ranges of
+	// experts it has the bits of a rank that holds all.
+	AddShares(x, share tensor.Buffer)
+}
+
+// Parallel says which part of a model a rank holds. The zero value is all of it.
+type Parallel struct {
+	Rank, Size int // 0 or 1: the rank is alone
+	// AttentionDP gives each rank attention weights for its own requests and its
+	// share of the experts; without it heads, MLP, experts and vocabulary are split.
+	AttentionDP bool
+	// SplitMLP, with AttentionDP, splits dense MLPs over the ranks too, which then
+	// see the rows of all; else each rank has them whole and for its own rows.
+	SplitMLP bool
 }

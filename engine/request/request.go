@@ -44,6 +44,16 @@ type Request struct {
 	// Text turns output tokens into text and finds stop strings. The core calls
 	// it once for each output token, in order. Nil: no text, no stop strings.
 	Text Text
+	// Shown says how Text is to be made where the request runs, which may be
+	// another process. Nil: Text stays as it is.
+	Shown *Shown
+}
+
+// Shown is the rule by which output tokens become text.
+type Shown struct {
+	Stop        []string // stop strings
+	IncludeStop bool     // show the stop string that ended the request
+	Hidden      []int32  // tokens that give no text
 }
 
 // Text is the incremental detokeniser and stop-string matcher of one request.

@@ -64,6 +64,17 @@ type Info struct {
 	MaxNumTokens     int
 	MaxSeqLen        int
 	Backend          string // for people: device, instruction set, threads
+
+	Ranks         int    // attention-DP ranks that requests are placed on; 1 without attention DP
+	TensorRanks   int    // ranks that share each request; 1 with attention DP
+	Conversations bool   // placement keeps a conversation on its rank
+	Router        string // effective router, empty with one rank
+}
+
+// Route says where a request was placed and why; see adprouter.Reason.
+type Route struct {
+	Rank   int
+	Reason string
 }
 
 // Engine is the driver of one rank.

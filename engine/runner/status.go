@@ -27,6 +27,21 @@ type Stats struct {
 	Health      Health
 	LastStepAge time.Duration // since the end of the last iteration
 	Alive       int           // requests that are not retired
+	// Ranks are the ranks of the instance, whose sum the other figures are; nil
+	// with one rank. Queued requests wait for a place on any of them.
+	Ranks  []RankStats
+	Queued int
+}
+
+// RankStats is a snapshot of one attention-DP rank.
+type RankStats struct {
+	executor.Stats
+	Steps      uint64            // forward passes that the rank took part in
+	Padded     uint64            // of them without a row of its own
+	Held       uint64            // iterations in which prefill was held back
+	Active     int               // requests placed on the rank and not closed
+	QueuedWork uint64            // prompt tokens still to compute
+	Placed     map[string]uint64 // requests by reason of their place
 }
 
 // status is the part of the engine that others may read at any time. Its lock

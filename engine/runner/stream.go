@@ -25,6 +25,7 @@ type Stream struct {
 	mu      sync.Mutex
 	pending []Output
 	ended   bool
+	route   *Route        // nil with one rank
 	ready   chan struct{} // has a token while pending is not empty
 }
 
@@ -58,6 +59,16 @@ func (s *Stream) Next(ctx context.Context) (Output, error) {
 			return Output{}, context.Cause(ctx)
 		}
 	}
+}
+
+// Route returns the request's place; false in an instance of one rank.
+func (s *Stream) Route() (Route, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.route == nil {
+		return Route{}, false
+	}
+	return *s.route, true
 }
 
 // Cancel ends the request if it is still alive. It may be called at any time.

@@ -58,3 +58,16 @@ func (h Host) Row(i int) []byte {
 	n := len(h.Data) / h.Rows()
 	return h.Data[i*n : (i+1)*n]
 }
+
+// RowRange returns rows [first, first+n) of a tensor seen as [Rows, Cols]. Its
+// name tells the range, so that names stay unique.
+func (h Host) RowRange(first, n int) Host {
+	if first == 0 && n == h.Rows() {
+		return h
+	}
+	size := len(h.Data) / h.Rows()
+	return Host{
+		Name: fmt.Sprintf("%s[%d:%d]", h.Name, first, first+n), DType: h.DType, Shape: []int{n, h.Cols()},
+		Data: h.Data[first*size : (first+n)*size],
+	}
+}

@@ -88,6 +88,9 @@ type Batch struct {
 	PageStart []int32 // [seqs+1] first entry of each sequence in Pages
 	Pages     []int32 // block ids; entry p of a sequence holds positions [p*BlockTokens, (p+1)*BlockTokens)
 	LogitRows []int32 // rows whose logits are wanted, ascending
+	// RankRows is how many rows each rank of the group has in this step, by rank;
+	// nil on a backend without a group.
+	RankRows []int
 }
 
 // Rows returns the number of rows.
@@ -104,6 +107,7 @@ func (b *Batch) Reset() {
 	b.PageStart = append(b.PageStart[:0], 0)
 	b.Pages = b.Pages[:0]
 	b.LogitRows = b.LogitRows[:0]
+	b.RankRows = nil
 }
 
 // Add appends a sequence: its tokens from position pos on and its page table,

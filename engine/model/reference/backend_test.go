@@ -41,7 +41,7 @@ func tiny(t *testing.T) *Backend {
 	})
 	b.Attention(y, q, tensor.Attn{Heads: 1, KVHeads: 1, HeadDim: 2, Scale: 1})
 	b.AddLinear(x, y, out, tensor.None)
-	b.Logits(x, ones, 1e-6, out)
+	b.Logits(x, ones, 1e-6, out, nil)
 	return b
 }
 

@@ -168,7 +168,8 @@ func (b *Backend) GatedMLP(out, x tensor.Buffer, norm tensor.Vector, eps float32
 }
 
 // Logits implements Ops.
-func (b *Backend) Logits(x tensor.Buffer, norm tensor.Vector, eps float32, head tensor.Matrix) {
+func (b *Backend) Logits(x tensor.Buffer, norm tensor.Vector, eps float32, head tensor.Matrix, cuts []int) {
+	b.check(cuts == nil, "Logits: no group")
 	b.checkLinear("Logits", x, head, b.matrices[head].rows)
 	b.checkVector("Logits norm", norm, b.buffers[x].width)
 	b.add(func(s *step) {
