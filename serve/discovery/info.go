@@ -62,6 +62,9 @@ type ServerInfo struct {
 	MaxSeqLen        int             `json:"max_seq_len"`
 	ADPSize          int             `json:"adp_size"`
 	ADPConversation  bool            `json:"adp_conversation_affinity"`
+	ADPRouter        string          `json:"adp_router,omitempty"` // the effective one, of an instance with several ranks
+	Ranks            string          `json:"ranks,omitempty"`      // of this process, when the instance spreads over several
+	Remote           bool            `json:"remote,omitempty"`     // rank 0, which serves requests, is in another process
 	KVEvents         bool            `json:"kv_events"`
 	LoRAs            []LoRA          `json:"loras"`
 	Fork             bool            `json:"fork"`

@@ -164,6 +164,20 @@ func TestRolesAndPairingWarnings(t *testing.T) {
 	}
 }
 
+// A process that holds only further ranks of an instance is none that requests may be sent to.
+func TestRemoteRanksAreRefused(t *testing.T) {
+	tb := twoByTwo(t)
+	remote := good(Generation, "a")
+	remote.info.Ranks, remote.info.Remote = "2-3", true
+	tb.probed(at(0), "gen0:1", remote)
+	if w := tb.warnings(); len(w) != 1 || w[0].Code != WarnRole || !strings.Contains(w[0].Message, "computes ranks 2-3 of an instance") {
+		t.Errorf("warnings %+v", w)
+	}
+	if got := ids(tb.instances(Generation)); got != "" {
+		t.Errorf("routable: %q", got)
+	}
+}
+
 func TestPairs(t *testing.T) {
 	base := good(Context, "a").info
 	cases := []struct {

@@ -94,7 +94,7 @@ func (j *job) build(kind request.Kind) error {
 			return err
 		}
 	}
-	r.Text = j.text(r)
+	j.show(r)
 	j.req = r
 	return nil
 }
@@ -193,13 +193,16 @@ func (j *job) handover(r *request.Request) error {
 	return nil
 }
 
-func (j *job) text(r *request.Request) request.Text {
+// show sets how the request's tokens become text: as a rule, for a rank in
+// another process, and made of it for this one.
+func (j *job) show(r *request.Request) {
 	hidden := slices.Clone(r.Sampling.StopTokenIDs)
 	if !r.Sampling.IgnoreEOS {
 		hidden = append(hidden, j.EOS...)
 	}
-	return tokenizer.NewMatcher(j.Tokenizer.NewStream(r.Prompt, true), tokenizer.MatchOptions{
-		Stop: j.wire.Stop, IncludeStop: j.wire.IncludeStop, Hidden: hidden, MinTokens: r.Sampling.MinTokens,
+	r.Shown = &request.Shown{Stop: j.wire.Stop, IncludeStop: j.wire.IncludeStop, Hidden: hidden}
+	r.Text = tokenizer.NewMatcher(j.Tokenizer.NewStream(r.Prompt, true), tokenizer.MatchOptions{
+		Stop: r.Shown.Stop, IncludeStop: r.Shown.IncludeStop, Hidden: r.Shown.Hidden, MinTokens: r.Sampling.MinTokens,
 	})
 }
 

@@ -31,6 +31,9 @@ type Stream interface {
 	Next(ctx context.Context) (runner.Output, error)
 	// Cancel ends the request if it is still alive.
 	Cancel()
+	// Route is the request's place among the ranks; false before it has one, and
+	// always in an instance of one rank.
+	Route() (runner.Route, bool)
 }
 
 // Template renders a chat into the text of a prompt.

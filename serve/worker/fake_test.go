@@ -68,6 +68,9 @@ type fakeEngine struct {
 	cached    int  // reported as cached prompt tokens, 0 = 2
 	brokenAt  int  // > 0: Next panics after this many tokens
 	health    runner.Health
+	route     *runner.Route      // nil: not placed
+	placedAt  int                // the stream tells its route from this many tokens on
+	ranks     []runner.RankStats // of Stats, which are their sum and 100 more waiting requests
 	abort     executor.AbortState
 
 	mu       sync.Mutex
@@ -85,7 +88,7 @@ func (e *fakeEngine) Stats(time.Duration) runner.Stats {
 	if h == "" {
 		h = runner.HealthIdle
 	}
-	return runner.Stats{Health: h, LastStepAge: 1500 * time.Microsecond, Alive: 3, Stats: executor.Stats{
+	return runner.Stats{Health: h, LastStepAge: 1500 * time.Microsecond, Alive: 3, Ranks: e.ranks, Queued: 100 * min(1, len(e.ranks)), Stats: executor.Stats{
 		BlocksTotal: 15, BlocksFree: 1, BlocksActive: 2, BlocksReusable: 3, BlocksLeased: 4, BlocksReceiving: 5,
 		HandoffsOpen: 6, Receiving: 7, Running: 8, Waiting: 9,
 	}}
@@ -146,6 +149,13 @@ func (s *fakeStream) Cancel() {
 		s.ended = true
 		s.e.canceled++
 	}
+}
+
+func (s *fakeStream) Route() (runner.Route, bool) {
+	if s.e.route == nil || s.n < s.e.placedAt {
+		return runner.Route{}, false
+	}
+	return *s.e.route, true
 }
 
 func (s *fakeStream) token() request.Token {

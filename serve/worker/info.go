@@ -100,9 +100,10 @@ func (s *Server) serverInfo(w http.ResponseWriter, _ *http.Request) {
 		Role: discovery.Role(i.Role), Model: i.Model, Fingerprint: i.Fingerprint, Incarnation: i.Incarnation,
 		TokensPerBlock: i.Layout.BlockTokens, HashAlgo: hashAlgo, Namespace: i.Namespace,
 		Layout: discovery.KVLayout{
-			Layers: i.Layout.Layers, KVHeads: i.Layout.KVHeads, HeadDim: i.Layout.HeadDim, DType: i.Layout.DType, TP: 1, PP: 1,
+			Layers: i.Layout.Layers, KVHeads: i.Layout.KVHeads, HeadDim: i.Layout.HeadDim, DType: i.Layout.DType, TP: max(1, i.TensorRanks), PP: 1,
 		},
-		MaxBatchSize: i.MaxBatch, MaxNumTokens: i.MaxNumTokens, MaxSeqLen: i.MaxSeqLen, ADPSize: max(1, adpSize(i)),
+		MaxBatchSize: i.MaxBatch, MaxNumTokens: i.MaxNumTokens, MaxSeqLen: i.MaxSeqLen, ADPSize: adpSize(i),
+		ADPConversation: i.Conversations, ADPRouter: i.Router, Ranks: s.cfg.Ranks, Remote: s.cfg.Remote,
 		LoRAs: []discovery.LoRA{}, Bodies: []string{"json"}, AdminAddr: s.cfg.AdminAddr,
 		TransferEndpoint: i.TransferEndpoint, Disagg: json.RawMessage("{}"),
 	}
@@ -140,11 +141,19 @@ func (s *Server) cacheStats(w http.ResponseWriter, _ *http.Request) {
 	if b == nil {
 		return
 	}
-	body := cacheStatsOf(b.Engine.Stats(s.cfg.Stall).Stats)
-	body.Ranks = []cacheStatsBody{body}
-	sum := body.BlocksFree + body.BlocksActive + body.BlocksReusable + body.BlocksPinned + body.BlocksReceiving
-	if sum != body.BlocksTotal {
-		s.log.Error("the block counts do not add up", "total", body.BlocksTotal, "sum", sum)
+	st := b.Engine.Stats(s.cfg.Stall)
+	body := cacheStatsOf(st.Stats)
+	if st.Ranks == nil {
+		body.Ranks = []cacheStatsBody{body}
+	}
+	for i := range st.Ranks {
+		body.Ranks = append(body.Ranks, cacheStatsOf(st.Ranks[i].Stats))
+	}
+	body.Waiting += st.Queued
+	for rank, c := range body.Ranks {
+		if sum := c.BlocksFree + c.BlocksActive + c.BlocksReusable + c.BlocksPinned + c.BlocksReceiving; sum != c.BlocksTotal {
+			s.log.Error("the block counts do not add up", "rank", rank, "total", c.BlocksTotal, "sum", sum)
+		}
 	}
 	writeJSON(w, body)
 }

@@ -102,6 +102,64 @@ func TestCacheStats(t *testing.T) {
 	}
 }
 
+// The ranks are listed; requests that have no rank yet wait for the instance.
+func TestCacheStatsOfRanks(t *testing.T) {
+	e := newEngine(executor.Mixed, "")
+	e.ranks = []runner.RankStats{
+		{Stats: executor.Stats{BlocksTotal: 5, BlocksFree: 5, Waiting: 2}},
+		{Stats: executor.Stats{BlocksTotal: 10, BlocksFree: 3, BlocksActive: 7, Waiting: 7, Running: 8}},
+	}
+	srv := serveFake(t, e, nil)
+	_, _, text := get(t, srv.URL+"/kv_cache_stats")
+	got := decode[cacheStatsBody](t, text)
+	if len(got.Ranks) != 2 || got.Ranks[1].BlocksActive != 7 || got.Ranks[0].Waiting != 2 || got.BlocksTotal != 15 || got.Waiting != 109 {
+		t.Errorf("%s", text)
+	}
+}
+
+// A process without rank 0 shows its state and refuses everything else, also
+// while it loads, so that nobody takes it for the instance.
+func TestRemoteRanks(t *testing.T) {
+	s := New(Config{Version: "1", Ranks: "2-3", Remote: true, Metrics: http.NotFoundHandler()})
+	srv := newServer(t, s)
+	refused := func() {
+		t.Helper()
+		for _, path := range []string{"/v1/models", "/kv_cache_stats", "/nothing"} {
+			if status, _, text := get(t, srv.URL+path); status != 404 || !strings.Contains(text, "computes ranks 2-3 of an instance") {
+				t.Errorf("%s: %d %s", path, status, text)
+			}
+		}
+		for _, path := range []string{"/v1/completions", "/v1/chat/completions", "/disagg/abort"} {
+			if status, _, text := post(t, srv.URL+path, `{"prompt":"x"}`); status != 404 || !strings.Contains(text, "rank 0") {
+				t.Errorf("%s: %d %s", path, status, text)
+			}
+		}
+	}
+	refused()
+	s.Attach(Backend{Engine: newEngine(executor.Gen, "")})
+	refused()
+	for _, path := range []string{"/health", "/health/ready", "/health/live", "/version"} {
+		if status, _, text := get(t, srv.URL+path); status != 200 {
+			t.Errorf("%s: %d %s", path, status, text)
+		}
+	}
+	_, _, text := get(t, srv.URL+"/server_info")
+	if info := decode[discovery.ServerInfo](t, text); info.Ranks != "2-3" || !info.Remote || info.Role != "generation" {
+		t.Errorf("%s", text)
+	}
+}
+
+func TestServerInfoOfRanks(t *testing.T) {
+	e := newEngine(executor.Gen, "")
+	e.info.Ranks, e.info.Conversations, e.info.Router = 4, true, "conversation_aware"
+	srv := serveFake(t, e, nil)
+	_, _, text := get(t, srv.URL+"/server_info")
+	info := decode[discovery.ServerInfo](t, text)
+	if info.ADPSize != 4 || !info.ADPConversation || info.ADPRouter != "conversation_aware" || info.Layout.TP != 1 || info.Remote {
+		t.Errorf("%s", text)
+	}
+}
+
 func TestAbort(t *testing.T) {
 	e := newEngine(executor.Mixed, "")
 	e.abort = executor.AbortSettling

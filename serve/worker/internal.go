@@ -19,6 +19,7 @@ type internal struct {
 	dpRelax        bool
 	deadline       time.Duration // remaining, 0 = none
 	returnTokenIDs bool
+	returnRoute    bool
 }
 
 // readInternal reads and authorises the internal headers and the protected
@@ -26,7 +27,7 @@ type internal struct {
 func (s *Server) readInternal(h http.Header, q *openai.Request, info runner.Info) (internal, error) {
 	in := internal{
 		affinityKey: h.Get(openai.HeaderAffinityKey), tenant: h.Get(openai.HeaderTenant), dpRank: -1,
-		returnTokenIDs: h.Get(openai.HeaderReturnTokenIDs) == "1",
+		returnTokenIDs: h.Get(openai.HeaderReturnTokenIDs) == "1", returnRoute: h.Get(openai.HeaderReturnRoute) == "1",
 	}
 	if err := s.authorise(h, q); err != nil {
 		return in, err
@@ -35,9 +36,9 @@ func (s *Server) readInternal(h http.Header, q *openai.Request, info runner.Info
 		text, mode, _ := strings.Cut(v, ";")
 		n, err := strconv.Atoi(strings.TrimSpace(text))
 		mode = strings.TrimSpace(mode)
-		if err != nil || n < 0 || n >= max(1, adpSize(info)) || mode != "" && mode != "relax" {
+		if err != nil || n < 0 || n >= adpSize(info) || mode != "" && mode != "relax" {
 			return in, openai.Invalid(openai.HeaderDPRank, "%s is %q: it must be a rank from 0 to %d, optionally followed by ;relax",
-				openai.HeaderDPRank, openai.Cut(v, 40), max(1, adpSize(info))-1)
+				openai.HeaderDPRank, openai.Cut(v, 40), adpSize(info)-1)
 		}
 		in.dpRank, in.dpRelax = n, mode == "relax"
 	}
@@ -129,5 +130,5 @@ func unauthorised(format string, args ...any) error {
 	return openai.NewError(http.StatusUnauthorized, openai.CodeUnauthorized, format, args...)
 }
 
-// adpSize is the number of ADP ranks of the engine.
-func adpSize(runner.Info) int { return 1 }
+// adpSize is the number of ranks that requests are placed on, at least 1.
+func adpSize(i runner.Info) int { return max(1, i.Ranks) }

@@ -29,6 +29,15 @@ type Config struct {
 	// with request_type is refused.
 	Transceiver bool
 
+	// Ranks names the ranks of this process, such as "2-3", when the instance
+	// spreads over several, empty when it does not. Remote: rank 0 is in another
+	// one, which serves the instance; here are only state and metrics.
+	Ranks  string
+	Remote bool
+	// ExposeRouting tells callers on which rank their request ran. Callers that
+	// ask for it by X-Disagg-Return-Route learn it in any case.
+	ExposeRouting bool
+
 	AdminAddr string // published in /server_info
 	Metrics   http.Handler
 	Observer  Observer
@@ -97,7 +106,7 @@ func New(cfg Config) *Server {
 
 // Attach puts the loaded engine behind the server. Call it once.
 func (s *Server) Attach(b Backend) {
-	if b.EOS == nil {
+	if b.EOS == nil && b.Tokenizer != nil {
 		b.EOS = b.Tokenizer.EOS()
 	}
 	s.backend.Store(&b)
@@ -111,23 +120,26 @@ func (s *Server) routes() {
 	route := func(method, path string, h http.HandlerFunc) {
 		s.mux.HandleFunc(method+" "+path, h)
 	}
-	route("POST", "/v1/chat/completions", s.completions(openai.Chat))
-	route("POST", "/v1/completions", s.completions(openai.Completion))
-	route("GET", "/v1/models", s.models)
-	route("GET", "/v1/models/{id...}", s.model)
 	route("GET", "/health", s.health)
 	route("GET", "/health/ready", s.health)
 	route("GET", "/health/live", func(http.ResponseWriter, *http.Request) {})
 	route("GET", "/server_info", s.serverInfo)
 	route("GET", "/version", s.version)
-	route("GET", "/kv_cache_stats", s.cacheStats)
-	route("POST", "/disagg/abort", s.abort)
-	route("GET", "/steady_clock_offset", s.clock.get)
-	route("POST", "/steady_clock_offset", s.clock.post)
 	if s.cfg.Metrics != nil {
 		s.mux.Handle("GET /metrics", s.cfg.Metrics)
 		s.mux.Handle("GET /prometheus/metrics", s.cfg.Metrics)
 	}
+	if s.cfg.Remote {
+		return
+	}
+	route("POST", "/v1/chat/completions", s.completions(openai.Chat))
+	route("POST", "/v1/completions", s.completions(openai.Completion))
+	route("GET", "/v1/models", s.models)
+	route("GET", "/v1/models/{id...}", s.model)
+	route("GET", "/kv_cache_stats", s.cacheStats)
+	route("POST", "/disagg/abort", s.abort)
+	route("GET", "/steady_clock_offset", s.clock.get)
+	route("POST", "/steady_clock_offset", s.clock.post)
 }
 
 // ServeHTTP implements http.Handler. A panic ends its own request only.
@@ -153,6 +165,11 @@ func (s *Server) noRoute(w http.ResponseWriter, r *http.Request, h http.Handler)
 		w.Header().Set("Allow", probe.header.Get("Allow"))
 		openai.WriteError(w, openai.NewError(http.StatusMethodNotAllowed, openai.CodeMethodNotAllowed,
 			"%s is not allowed here: use %s", r.Method, probe.header.Get("Allow")))
+		return
+	}
+	if s.cfg.Remote {
+		openai.WriteError(w, openai.NewError(http.StatusNotFound, openai.CodeNotFound,
+			"this process computes ranks %s of an instance and serves no requests: send them to the process of its rank 0", s.cfg.Ranks))
 		return
 	}
 	openai.WriteError(w, openai.NewError(http.StatusNotFound, openai.CodeNotFound,
