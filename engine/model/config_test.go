@@ -182,7 +182,7 @@ func FuzzGGUFModel(f *testing.F) {
 			return
 		}
 		_ = ck.Fingerprint()
-		_ = Build(&recorder{}, ck)
+		_ = Build(&recorder{}, ck, Parallel{})
 	})
 }
 

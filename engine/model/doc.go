@@ -8,5 +8,5 @@
 //
 //	ck, err := model.Open(path)
 //	defer ck.Close()
-//	err = model.Build(backend, ck)
+//	err = model.Build(backend, ck, model.Parallel{})
 package model

@@ -25,13 +25,14 @@ func (l *loader) router(name string, experts, hidden int) tensor.Host {
 	return h
 }
 
-// loadExperts loads all experts of a layer.
+// loadExperts loads the experts of a layer that the rank holds.
 func (l *llama) loadExperts(layer int, norm tensor.Vector) *tensor.MoE {
 	c, m := l.c, &l.c.MoE
 	name := func(part string) string { return fmt.Sprintf("blk.%d.%s.weight", layer, part) }
-	y := &tensor.MoE{Norm: norm, Eps: c.Eps, Used: m.Used, Renorm: m.Renorm}
+	first, n := l.p.experts(m.Experts)
+	y := &tensor.MoE{Norm: norm, Eps: c.Eps, Used: m.Used, Renorm: m.Renorm, First: first}
 	y.Router = l.matrix(l.router(name("ffn_gate_inp"), m.Experts, c.Hidden))
-	for e := range m.Experts {
+	for e := first; e < first+n; e++ {
 		y.GateUp = append(y.GateUp, l.gateUp(
 			l.expert(name("ffn_gate_exps"), e, m.Experts, m.Inter, c.Hidden),
 			l.expert(name("ffn_up_exps"), e, m.Experts, m.Inter, c.Hidden)))

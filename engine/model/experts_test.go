@@ -45,7 +45,7 @@ func TestExpertIsSliced(t *testing.T) {
 
 func TestBuildRecordsExperts(t *testing.T) {
 	var r recorder
-	if err := Build(&r, open(t, "qwen3moe-mixed")); err != nil {
+	if err := Build(&r, open(t, "qwen3moe-mixed"), Parallel{}); err != nil {
 		t.Fatal(err)
 	}
 	text := strings.Join(r.calls, "\n")
@@ -64,7 +64,7 @@ func TestBuildRecordsExperts(t *testing.T) {
 		t.Errorf("experts %+v", r.moe)
 	}
 	r = recorder{}
-	if err := Build(&r, open(t, "gguf-qwen3moe-quant.gguf")); err != nil {
+	if err := Build(&r, open(t, "gguf-qwen3moe-quant.gguf"), Parallel{}); err != nil {
 		t.Fatal(err)
 	}
 	if len(r.moe) != 2 || !r.moe[0].Renorm || len(r.buffers) != 3 {
@@ -93,7 +93,7 @@ func TestQuantisedRouterIsDecoded(t *testing.T) {
 		}
 	}
 	var r routerOps
-	if err := Build(&r, ck); err != nil || !slices.Equal(r.types, []tensor.DType{tensor.F32, tensor.F32}) {
+	if err := Build(&r, ck, Parallel{}); err != nil || !slices.Equal(r.types, []tensor.DType{tensor.F32, tensor.F32}) {
 		t.Errorf("routers of %v, %v", r.types, err)
 	}
 }
@@ -118,7 +118,7 @@ func TestBuildExpertErrors(t *testing.T) {
 			ck := open(t, c.model)
 			c.spoil(ck)
 			var r recorder
-			if err := Build(&r, ck); err == nil || !strings.Contains(err.Error(), c.want) {
+			if err := Build(&r, ck, Parallel{}); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error %v, want one with %q", err, c.want)
 			}
 			if len(r.calls) > 0 {
@@ -127,7 +127,7 @@ func TestBuildExpertErrors(t *testing.T) {
 		})
 	}
 	r := recorder{refuse: "blk.1.ffn_down_exps.weight[2]"}
-	if err := Build(&r, open(t, "gguf-qwen3moe-quant.gguf")); err == nil || !strings.Contains(err.Error(), `"blk.1.ffn_down_exps.weight[2]": refused`) {
+	if err := Build(&r, open(t, "gguf-qwen3moe-quant.gguf"), Parallel{}); err == nil || !strings.Contains(err.Error(), `"blk.1.ffn_down_exps.weight[2]": refused`) {
 		t.Errorf("error %v", err)
 	}
 }

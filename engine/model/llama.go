@@ -2,21 +2,24 @@ package model
 
 import (
 	"fmt"
-	"math"
-	"slices"
 
 	"tandem/engine/tensor"
 )
 
-// Build loads the checkpoint's weights into ops and records one forward pass.
-// An error names the tensor that is missing, misshapen or refused by ops.
-func Build(ops Ops, ck *Checkpoint) error {
+// Build loads a rank's part of the checkpoint's weights into ops and records one
+// forward pass. The zero Parallel is the whole model. An error names the tensor
+// that is missing, misshapen or refused by ops, or is that of p.Check.
+func Build(ops Ops, ck *Checkpoint, p Parallel) error {
 	if !knownArch(ck.Config.Arch) {
 		return unsupportedArch(ck.Config.Arch)
 	}
+	if err := p.Check(&ck.Config); err != nil {
+		return err
+	}
 	// Llama, Mistral, Qwen2 and Qwen3, dense or of experts, differ only in what
 	// Config says.
-	l := &llama{loader: loader{ops: ops, ck: ck}, c: &ck.Config}
+	l := &llama{loader: loader{ops: ops, ck: ck}, c: &ck.Config, p: p}
+	l.divide()
 	if err := l.load(); err != nil {
 		return fmt.Errorf("model %s: %w", ck.Path, err)
 	}
@@ -67,26 +70,82 @@ func (l *loader) gateUp(gate, up tensor.Host) tensor.Matrix {
 	return m
 }
 
+// rowRange returns rows of a weight, or elements of a vector.
+func (l *loader) rowRange(h tensor.Host, first, n int) tensor.Host {
+	if l.err != nil {
+		return h
+	}
+	if len(h.Shape) > 1 {
+		return h.RowRange(first, n)
+	}
+	if n == h.Elems() {
+		return h
+	}
+	if h.DType.GroupElems() > 1 { // a range may begin inside a group
+		if h, l.err = toF32(h); l.err != nil {
+			return h
+		}
+	}
+	h.Shape = []int{h.Elems(), 1}
+	h = h.RowRange(first, n)
+	h.Shape = []int{n}
+	return h
+}
+
 // llama is the Llama family: pre-norm blocks of grouped-query attention with
 // rotary positions and a SiLU-gated MLP, or a mixture of such MLPs.
 type llama struct {
 	loader
 	c         *Config
+	p         Parallel
+	rows      division
 	embed     tensor.Matrix
 	layers    []llamaLayer
 	finalNorm tensor.Vector
 	head      tensor.Matrix
 }
 
+// division says where the rows of the weights that yield an activation, and so
+// its columns, are cut; nil where each rank computes them all.
+type division struct {
+	attended []int // query heads, times their width
+	out      []int // hidden, of the attention's output projection
+	gated    []int // inter
+	down     []int // hidden, of the dense MLP's output
+	vocab    []int
+}
+
 type llamaLayer struct {
 	attnNorm, qNorm, kNorm, qkvBias, outBias, mlpNorm tensor.Vector
 	qkv, out, gateUp, down                            tensor.Matrix
-	moe                                               *tensor.MoE // instead of mlpNorm, gateUp and down
+	moe                                               *tensor.MoE // instead of gateUp and down
+}
+
+func (l *llama) divide() {
+	c, p := l.c, l.p
+	if p.tensor() {
+		for _, head := range p.headCuts(c) {
+			l.rows.attended = append(l.rows.attended, head*c.HeadDim)
+		}
+		l.rows.out, l.rows.vocab = p.cuts(c.Hidden), p.cuts(c.Vocab)
+	}
+	if p.tensor() || p.gathersMLP() {
+		l.rows.gated, l.rows.down = p.cuts(c.Inter), p.cuts(c.Hidden)
+	}
+}
+
+// part returns this rank's rows of a weight or its elements of a vector.
+func (l *llama) part(h tensor.Host, cuts []int) tensor.Host {
+	if cuts == nil {
+		return h
+	}
+	return l.rowRange(h, cuts[l.p.Rank], cuts[l.p.Rank+1]-cuts[l.p.Rank])
 }
 
 func (l *llama) load() error {
 	c := l.c
-	l.embed = l.matrix(l.tensor("token_embd.weight", c.Vocab, c.Hidden))
+	table := l.tensor("token_embd.weight", c.Vocab, c.Hidden)
+	l.embed = l.matrix(table)
 	for i := range c.Layers {
 		l.layers = append(l.layers, l.loadLayer(i))
 		if l.err != nil {
@@ -94,69 +153,59 @@ func (l *llama) load() error {
 		}
 	}
 	l.finalNorm = l.vector(l.tensor("output_norm.weight", c.Hidden))
-	l.head = l.embed
-	if !c.Tied {
-		l.head = l.matrix(l.tensor("output.weight", c.Vocab, c.Hidden))
+	switch {
+	case !c.Tied:
+		l.head = l.matrix(l.part(l.tensor("output.weight", c.Vocab, c.Hidden), l.rows.vocab))
+	case l.rows.vocab != nil:
+		l.head = l.matrix(l.part(table, l.rows.vocab))
+	default:
+		l.head = l.embed
 	}
 	return l.err
 }
 
 func (l *llama) loadLayer(i int) llamaLayer {
 	c := l.c
-	qDim, kvDim := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
 	get := func(part string, shape ...int) tensor.Host {
 		return l.tensor(fmt.Sprintf("blk.%d.%s", i, part), shape...)
 	}
 	y := llamaLayer{qNorm: tensor.None, kNorm: tensor.None, qkvBias: tensor.None, outBias: tensor.None}
 	y.attnNorm = l.vector(get("attn_norm.weight", c.Hidden))
-	y.qkv = l.matrix(get("attn_q.weight", qDim, c.Hidden), get("attn_k.weight", kvDim, c.Hidden), get("attn_v.weight", kvDim, c.Hidden))
+	y.qkv = l.matrix(l.qkv(i, "weight", c.Hidden)...)
 	if c.QKVBias {
-		y.qkvBias = l.vector(get("attn_q.bias", qDim), get("attn_k.bias", kvDim), get("attn_v.bias", kvDim))
+		y.qkvBias = l.vector(l.qkv(i, "bias")...)
 	}
 	if c.QKNorm {
 		y.qNorm = l.vector(get("attn_q_norm.weight", c.HeadDim))
 		y.kNorm = l.vector(get("attn_k_norm.weight", c.HeadDim))
 	}
-	y.out = l.matrix(get("attn_output.weight", c.Hidden, qDim))
+	y.out = l.matrix(l.part(get("attn_output.weight", c.Hidden, c.Heads*c.HeadDim), l.rows.out))
 	if c.OutBias {
-		y.outBias = l.vector(get("attn_output.bias", c.Hidden))
+		y.outBias = l.vector(l.part(get("attn_output.bias", c.Hidden), l.rows.out))
 	}
 	y.mlpNorm = l.vector(get("ffn_norm.weight", c.Hidden))
 	if c.MoE.Sparse(i) {
 		y.moe = l.loadExperts(i, y.mlpNorm)
 		return y
 	}
-	y.gateUp = l.gateUp(get("ffn_gate.weight", c.Inter, c.Hidden), get("ffn_up.weight", c.Inter, c.Hidden))
-	y.down = l.matrix(get("ffn_down.weight", c.Hidden, c.Inter))
+	y.gateUp = l.gateUp(
+		l.part(get("ffn_gate.weight", c.Inter, c.Hidden), l.rows.gated),
+		l.part(get("ffn_up.weight", c.Inter, c.Hidden), l.rows.gated))
+	y.down = l.matrix(l.part(get("ffn_down.weight", c.Hidden, c.Inter), l.rows.down))
 	return y
 }
 
-func (l *llama) record(ops Ops) {
+// qkv fetches the rows of the rank's heads of a layer's query, key and value
+// weights, or biases without cols.
+func (l *llama) qkv(layer int, kind string, cols ...int) []tensor.Host {
 	c := l.c
-	x := ops.Buffer(c.Hidden)
-	q := ops.Buffer(c.Heads * c.HeadDim)
-	attended := ops.Buffer(c.Heads * c.HeadDim)
-	gated := tensor.Buffer(tensor.None)
-	if slices.ContainsFunc(l.layers, func(y llamaLayer) bool { return y.moe == nil }) {
-		gated = ops.Buffer(c.Inter)
+	q, heads := l.p.Heads(c)
+	kv, kvHeads := l.p.KVHeads(c)
+	get := func(part string, all, first, n int) tensor.Host {
+		h := l.tensor(fmt.Sprintf("blk.%d.%s.%s", layer, part, kind), append([]int{all * c.HeadDim}, cols...)...)
+		return l.rowRange(h, first*c.HeadDim, n*c.HeadDim)
 	}
-	rope := c.RoPE.Tensor()
-	scale := float32(1 / math.Sqrt(float64(c.HeadDim)))
-
-	ops.Embed(x, l.embed)
-	for i, y := range l.layers {
-		ops.AttnInput(q, x, tensor.AttnInput{
-			Layer: i, Norm: y.attnNorm, Eps: c.Eps, QKV: y.qkv, Bias: y.qkvBias, QNorm: y.qNorm, KNorm: y.kNorm,
-			Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, RoPE: rope,
-		})
-		ops.Attention(attended, q, tensor.Attn{Layer: i, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, Scale: scale})
-		ops.AddLinear(x, attended, y.out, y.outBias)
-		if y.moe != nil {
-			ops.MoE(x, x, *y.moe)
-			continue
-		}
-		ops.GatedMLP(gated, x, y.mlpNorm, c.Eps, y.gateUp)
-		ops.AddLinear(x, gated, y.down, tensor.None)
+	return []tensor.Host{
+		get("attn_q", c.Heads, q, heads), get("attn_k", c.KVHeads, kv, kvHeads), get("attn_v", c.KVHeads, kv, kvHeads),
 	}
-	ops.Logits(x, l.finalNorm, c.Eps, l.head, nil)
 }

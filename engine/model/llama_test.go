@@ -89,14 +89,29 @@ func (r *recorder) MoE(out, x tensor.Buffer, m tensor.MoE) {
 	}
 }
 
-func (r *recorder) Columns(tensor.Buffer, int, int) tensor.Buffer { panic("not recorded") }
-func (r *recorder) GatherColumns(tensor.Buffer, []int)            { panic("not recorded") }
-func (r *recorder) Shared(int) tensor.Buffer                      { panic("not recorded") }
-func (r *recorder) GatherRows(_, _ tensor.Buffer)                 { panic("not recorded") }
-func (r *recorder) OwnRows(_, _ tensor.Buffer)                    { panic("not recorded") }
-func (r *recorder) AddShares(_, _ tensor.Buffer)                  { panic("not recorded") }
+func (r *recorder) Columns(b tensor.Buffer, first, width int) tensor.Buffer {
+	view := r.Buffer(width)
+	r.call("Columns %d = %d[%d:%d]", view, b, first, first+width)
+	return view
+}
 
-func (r *recorder) Logits(x tensor.Buffer, norm tensor.Vector, _ float32, head tensor.Matrix, _ []int) {
+func (r *recorder) GatherColumns(b tensor.Buffer, cuts []int) { r.call("GatherColumns %d %v", b, cuts) }
+
+func (r *recorder) Shared(width int) tensor.Buffer {
+	b := r.Buffer(width)
+	r.call("Shared %d", b)
+	return b
+}
+
+func (r *recorder) GatherRows(out, x tensor.Buffer)  { r.call("GatherRows %d %d", out, x) }
+func (r *recorder) OwnRows(x, in tensor.Buffer)      { r.call("OwnRows %d %d", x, in) }
+func (r *recorder) AddShares(x, share tensor.Buffer) { r.call("AddShares %d %d", x, share) }
+
+func (r *recorder) Logits(x tensor.Buffer, norm tensor.Vector, _ float32, head tensor.Matrix, cuts []int) {
+	if cuts != nil {
+		r.call("Logits %d %s %s %v", x, r.name(int32(norm)), r.name(int32(head)), cuts)
+		return
+	}
 	r.call("Logits %d %s %s", x, r.name(int32(norm)), r.name(int32(head)))
 }
 
@@ -104,7 +119,7 @@ func TestBuildRecordsOneForward(t *testing.T) {
 	ck := open(t, "gguf-qwen2.gguf")
 	ck.Config.Layers = 1
 	var r recorder
-	if err := Build(&r, ck); err != nil {
+	if err := Build(&r, ck, Parallel{}); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{
@@ -129,7 +144,7 @@ func TestBuildRecordsOneForward(t *testing.T) {
 
 func TestBuildLoadsTiedTableOnce(t *testing.T) {
 	var r recorder
-	if err := Build(&r, open(t, "qwen2-tied")); err != nil {
+	if err := Build(&r, open(t, "qwen2-tied"), Parallel{}); err != nil {
 		t.Fatal(err)
 	}
 	if n := strings.Count(strings.Join(r.loads, " "), "embed_tokens"); n != 1 {
@@ -157,7 +172,7 @@ func TestBuildErrors(t *testing.T) {
 			ck := open(t, "gguf-qwen3.gguf")
 			c.spoil(ck)
 			var r recorder
-			if err := Build(&r, ck); err == nil || !strings.Contains(err.Error(), c.want) {
+			if err := Build(&r, ck, Parallel{}); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error %v, want one with %q", err, c.want)
 			}
 			if len(r.calls) > 0 {
@@ -166,7 +181,7 @@ func TestBuildErrors(t *testing.T) {
 		})
 	}
 	r := recorder{refuse: "blk.1.ffn_down.weight"}
-	if err := Build(&r, open(t, "gguf-qwen3.gguf")); err == nil || !strings.Contains(err.Error(), `"blk.1.ffn_down.weight": refused`) {
+	if err := Build(&r, open(t, "gguf-qwen3.gguf"), Parallel{}); err == nil || !strings.Contains(err.Error(), `"blk.1.ffn_down.weight": refused`) {
 		t.Errorf("error %v", err)
 	}
 }

@@ -68,19 +68,9 @@ type Ops interface {
 	// OwnRows sets x to this rank's rows of in, which is shared.
 	OwnRows(x, in tensor.Buffer)
 	// AddShares adds to each own row of x the sum over the ranks' values of that
-	// row in share, which is shared. The sum is a tree: the ranks are halved (the
-	// lower part gets (lo+hi)/2) until one is left, so that with aligned ranges of
-	// experts it has the bits of a rank that holds all.
+	// row in share, which is shared or, where all ranks have the same own rows, an
+	// own buffer. The sum is a tree: the ranks are halved (the lower part gets
+	// (lo+hi)/2) until one is left, so that with aligned ranges of experts it has
+	// the bits of a rank that holds all.
 	AddShares(x, share tensor.Buffer)
-}
-
-// Parallel says which part of a model a rank holds. The zero value is all of it.
-type Parallel struct {
-	Rank, Size int // 0 or 1: the rank is alone
-	// AttentionDP gives each rank attention weights for its own requests and its
-	// share of the experts; without it heads, MLP, experts and vocabulary are split.
-	AttentionDP bool
-	// SplitMLP, with AttentionDP, splits dense MLPs over the ranks too, which then
-	// see the rows of all; else each rank has them whole and for its own rows.
-	SplitMLP bool
 }

@@ -89,7 +89,7 @@ func Load(o LoadOptions) (_ *Loaded, err error) {
 			l.Close()
 		}
 	}()
-	if err := model.Build(l.Backend, ck); err != nil {
+	if err := model.Build(l.Backend, ck, model.Parallel{}); err != nil {
 		return nil, fmt.Errorf("%s: %w", o.Path, err)
 	}
 	if err := l.Backend.Seal(ck.Config.Vocab); err != nil {

@@ -35,7 +35,7 @@ func open(t *testing.T, kv tensor.DType, isa string, opts ...model.Option) *cpu.
 		t.Fatal(err)
 	}
 	t.Cleanup(b.Close)
-	if err := model.Build(b, ck); err != nil {
+	if err := model.Build(b, ck, model.Parallel{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := b.Seal(c.Vocab); err != nil {

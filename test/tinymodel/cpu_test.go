@@ -34,7 +34,7 @@ func openCPU(isa string) Open {
 			t.Fatal(err)
 		}
 		t.Cleanup(b.Close)
-		if err := model.Build(b, ck); err != nil {
+		if err := model.Build(b, ck, model.Parallel{}); err != nil {
 			t.Fatal(err)
 		}
 		if err := b.Seal(ck.Config.Vocab); err != nil {

@@ -14,7 +14,7 @@ func openReference(t testing.TB, ck *model.Checkpoint, kv tensor.KVShape) Backen
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := model.Build(b, ck); err != nil {
+	if err := model.Build(b, ck, model.Parallel{}); err != nil {
 		t.Fatal(err)
 	}
 	return b
