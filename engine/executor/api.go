@@ -24,6 +24,7 @@ type Row struct {
 	Pos     int
 	Pages   []int32 // page table covering Pos+len(Tokens) positions; borrowed until Apply
 	Sample  bool    // the row's last token yields the next output token
+	Context bool    // the row prefills: Hold takes it out
 	Index   int     // 0-based index of that output token
 }
 
@@ -79,7 +80,38 @@ type Effects struct {
 	// KeepAlives asks for one KEEPALIVE to the ctx worker of each handle: its gen
 	// request waits for blocks and has no pull yet.
 	KeepAlives []transfer.Handle
-	Retired    []request.ID // nothing of these is left; drop per-request state
+	// Borrowed tells, once for each request that came with another rank's blocks,
+	// what became of the loan.
+	Borrowed []Borrowed
+	Retired  []request.ID // nothing of these is left; drop per-request state
+}
+
+// Borrowed is the outcome of a loan at the borrower.
+type Borrowed struct {
+	ID       request.ID
+	Transfer transfer.ID // of the handle
+	OK       bool        // the offered blocks are here; else the request prefills them, if it goes on
+	// Pulled says that they came over the byte path, whose DONE has ended the
+	// lender's lease. In every other case Abort ends it there at once.
+	Pulled bool
+}
+
+// Load is what one rank tells the others about itself.
+type Load struct {
+	Active         int // requests routed here that are not closed: waiting, receiving, running
+	Retiring       int // closed, but a step or a pull still holds their blocks
+	Waiting        int // of Active: without blocks
+	Transfer       int // leases, loans included
+	PromptTokens   int // of Active: prompt lengths
+	UncachedTokens int // of Active: prompt tokens that the index did not have at admission
+	QueuedPrefill  int // of Active: prompt tokens that are still to be computed here
+	FreeBlocks     int // blocks that could be handed out
+
+	// Of the batch that is planned; 0 without one.
+	CtxRequests int
+	GenRequests int
+	CtxTokens   int
+	GenTokens   int
 }
 
 // Stats is a snapshot of the core for health, metrics and leak tests. Each
@@ -113,6 +145,9 @@ type Stats struct {
 	Deadlocks         uint64 // nothing could be scheduled: bugs
 	UnknownCancels    uint64
 	UnknownMessages   uint64 // late or foreign transfer messages
+	Lent              uint64 // prefixes lent to other ranks
+	Borrowed          uint64 // requests that pulled another rank's blocks
+	BorrowFailed      uint64 // loans that a request came with and did not use
 }
 
 // AbortState answers an abort by disagg_request_id.
@@ -129,12 +164,17 @@ const (
 // Driver-facing methods of Core (the types above are their vocabulary):
 //
 //	New(Config) (*Core, error)
-//	Submit(now, *request.Request, *transfer.Handle)  handle only for GenerationOnly
+//	Submit(now, *request.Request, *transfer.Handle)  handle: of the ctx leg, or of a loan
+//	Precheck(*request.Request, *transfer.Handle) *request.Error  nil = Submit would take it
 //	Cancel(now, request.ID)                          unknown ids are a counted no-op
 //	Abort(now, transfer.ID) AbortState
 //	Attach/Done/Detach/KeepAlive(now, message)       from pullers
 //	PullEvent(now, transfer.PullEvent)               from our own pulls
 //	Plan(now) *Batch                                 nil = nothing runs
+//	Hold() *Batch                                    the planned batch without its prefills; nil = nothing runs
+//	Load() Load                                      what the other ranks must know
+//	Cached([]int32, salt) int                        tokens of a prompt that are here
+//	Lend(now, transfer.ID, []int32, salt) (*transfer.Handle, bool)  blocks for another rank
 //	Apply(now, Result)
 //	Effects() *Effects                               valid until the next call on the core
 //	NextDeadline() (time.Duration, bool)             engine-clock time of the next local deadline

@@ -75,7 +75,8 @@ func (c *Core) revokeIdle() {
 }
 
 // ResetCache forgets all reusable K and V, for example after new weights were
-// loaded. Requests that run keep theirs, but share nothing of it any more. No
+// loaded. Requests that run keep theirs, but share nothing of it any more; loans
+// end. No
 // step may be in flight.
 func (c *Core) ResetCache() {
 	if c.flight {
@@ -83,7 +84,11 @@ func (c *Core) ResetCache() {
 	}
 	c.kv.Reset()
 	for _, s := range c.slots {
-		if s != nil {
+		switch {
+		case s == nil:
+		case s.lent: // only its content was wanted
+			c.endLease(s)
+		default:
 			s.private = true // until blocks are taken anew
 		}
 	}

@@ -31,6 +31,7 @@ type Core struct {
 	byID    map[request.ID]*sequence
 	byCtx   map[transfer.ID]*sequence // ContextOnly, until retired
 	byGen   map[transfer.ID]*sequence // GenerationOnly, until retired
+	borrows map[transfer.ID]*sequence // with a loan whose outcome is open
 	recent  recent
 	due     deadlines
 	alive   int // not closed
@@ -39,13 +40,16 @@ type Core struct {
 	batch  Batch
 	flight bool                      // batch runs
 	plan   *scheduler.Plan           // of the batch
+	share  share                     // of the batch
 	roots  map[string]blockhash.Hash // by salt
-	match  []int32                   // scratch of Match
+	match  []int32                   // scratch of Match and lookup
+	hashes []blockhash.Hash          // scratch of lookup
 
 	epoch      uint32 // last lease epoch given out
 	leaseRefs  []int32
 	leased     int // blocks under at least one lease
 	openLeases int
+	lent       int // of openLeases: to other ranks
 	recvOpen   int // pulls whose byte path is not quiet yet
 	recvBlocks int // blocks that those may write
 
@@ -79,6 +83,7 @@ func New(cfg Config) (*Core, error) {
 	c := &Core{
 		cfg: cfg, kv: kv, errBudget: errorPoints,
 		byID: map[request.ID]*sequence{}, byCtx: map[transfer.ID]*sequence{}, byGen: map[transfer.ID]*sequence{},
+		borrows:   map[transfer.ID]*sequence{},
 		roots:     map[string]blockhash.Hash{},
 		leaseRefs: make([]int32, cfg.Blocks),
 		recent:    newRecent(cfg.Lease),
@@ -116,7 +121,7 @@ func (c *Core) Effects() *Effects {
 	*e = Effects{
 		Outputs: e.Outputs[:0], Pulls: e.Pulls[:0], StopPulls: e.StopPulls[:0], Accepts: e.Accepts[:0],
 		Rejects: e.Rejects[:0], Dones: e.Dones[:0], Revoked: e.Revoked[:0], KeepAlives: e.KeepAlives[:0],
-		Retired: e.Retired[:0],
+		Borrowed: e.Borrowed[:0], Retired: e.Retired[:0],
 	}
 	c.arenas[c.side] = c.arenas[c.side][:0]
 	return out
@@ -176,7 +181,10 @@ func (c *Core) finish(s *sequence, out Output) {
 	}
 	if receiving && !s.pull.stopped {
 		s.pull.stopped = true
-		c.fx().StopPulls = append(c.fx().StopPulls, transfer.ID(s.req.TransferID))
+		c.fx().StopPulls = append(c.fx().StopPulls, s.pull.handle.ID)
+	}
+	if s.holds&holdRecv == 0 {
+		c.settleLoan(s, false, false)
 	}
 	c.alive--
 	c.closing++
@@ -192,7 +200,6 @@ func (c *Core) retire(s *sequence) {
 	s.Table = nil
 	s.State = request.Retired
 	c.closing--
-	delete(c.byID, s.req.ID)
 	id := transfer.ID(s.req.TransferID)
 	switch s.req.Kind {
 	case request.ContextOnly:
@@ -204,6 +211,11 @@ func (c *Core) retire(s *sequence) {
 	}
 	c.slots[s.Slot] = nil
 	c.vacant = append(c.vacant, s.Slot)
+	if s.lent {
+		c.lent--
+		return
+	}
+	delete(c.byID, s.req.ID)
 	c.fx().Retired = append(c.fx().Retired, s.req.ID)
 }
 

@@ -143,6 +143,10 @@ func (c *Core) overdue(s *sequence) {
 		if s.State == request.Waiting {
 			return
 		}
+		if s.Borrows {
+			c.giveUpLoan(s)
+			return
+		}
 		c.fx().KeepAlives = append(c.fx().KeepAlives, *s.pull.handle)
 		s.pull.keepAlive = c.nextKeepAlive(s.pull.handle)
 	case request.GenRecv:

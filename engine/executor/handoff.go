@@ -20,6 +20,13 @@ func (c *Core) openLease(s *sequence, out Output) {
 		return
 	}
 	c.sch.Remove(&s.Seq)
+	out.Finish = request.FinishNotFinished
+	out.Handle = c.lease(s, len(s.req.Prompt))
+	c.emit(s, out)
+}
+
+// lease puts the blocks of s, in CtxSend, under a lease for its first p tokens.
+func (c *Core) lease(s *sequence, p int) *transfer.Handle {
 	c.epoch++
 	s.lease = lease{first: c.epoch, epoch: c.epoch, expires: c.now + c.cfg.Lease}
 	s.holds |= holdLease
@@ -30,14 +37,11 @@ func (c *Core) openLease(s *sequence, out Output) {
 		}
 	}
 	c.retime(s)
-	p := len(s.req.Prompt)
-	out.Finish = request.FinishNotFinished
-	out.Handle = &transfer.Handle{
+	return &transfer.Handle{
 		ID: transfer.ID(s.req.TransferID), Incarnation: c.cfg.Incarnation, Endpoint: c.cfg.Endpoint,
 		Rank: c.cfg.Rank, Epoch: s.lease.first, Lease: c.cfg.Lease, PromptTokens: p, Layout: c.cfg.Layout,
 		Root: s.root, Hashes: slices.Clone(s.chain(p/c.cfg.BlockTokens, c.cfg.BlockTokens)),
 	}
-	c.emit(s, out)
 }
 
 // endLease gives leased blocks back and retires the request.

@@ -26,7 +26,7 @@ func (c *Core) Plan(now time.Duration) *Batch {
 			c.stuck = 0
 			return c.build(p)
 		}
-		if len(p.Starved) == 0 && !c.unstick() {
+		if len(p.Starved)+len(p.Found) == 0 && !c.unstick() {
 			break
 		}
 	}
@@ -61,9 +61,15 @@ func (c *Core) carryOut(p *scheduler.Plan) {
 	for _, a := range p.Receive {
 		c.startPull(c.slots[a.Seq.Slot], a.Shared)
 	}
+	for _, q := range p.Found {
+		s := c.slots[q.Slot]
+		if c.enter(s, request.Waiting) {
+			c.settleLoan(s, true, false)
+		}
+	}
 	for _, a := range p.Admitted {
 		s := c.slots[a.Seq.Slot]
-		s.fresh = true
+		s.fresh, s.from, s.counted = true, s.State, !s.admitted
 		if !s.admitted {
 			s.admitted = true
 			s.cached = min(s.Computed, len(s.req.Prompt))
@@ -80,6 +86,7 @@ func (c *Core) build(p *scheduler.Plan) *Batch {
 	c.stats.Iter++
 	b.Iter = c.stats.Iter
 	b.Copies, b.Rows = b.Copies[:0], b.Rows[:0]
+	c.share = share{}
 	for _, a := range p.Admitted {
 		if a.Copied > 0 {
 			b.Copies = append(b.Copies, Copy{From: a.From, To: a.Seq.Table[a.Shared], Tokens: a.Copied})
@@ -90,18 +97,17 @@ func (c *Core) build(p *scheduler.Plan) *Batch {
 		if s.State == request.GenReady {
 			c.enter(s, request.Decode)
 		}
-		if s.State == request.Decode {
-			c.stats.DecodeTokens += uint64(r.Tokens)
-		} else {
-			c.stats.PrefillTokens += uint64(r.Tokens)
-		}
+		ctx := s.State != request.Decode
+		c.share.add(ctx, r.Tokens)
 		s.holds |= holdStep
 		end := s.Computed + r.Tokens
 		b.Rows = append(b.Rows, Row{
 			Request: s.req, Tokens: s.tokens[s.Computed:end:end], Pos: s.Computed,
-			Pages: s.Table[:c.blocksFor(end)], Sample: end == s.Known, Index: s.output(),
+			Pages: s.Table[:c.blocksFor(end)], Sample: end == s.Known, Index: s.output(), Context: ctx,
 		})
 	}
+	c.stats.PrefillTokens += uint64(c.share.ctxTokens)
+	c.stats.DecodeTokens += uint64(c.share.genTokens)
 	c.plan, c.flight = p, true
 	return b
 }

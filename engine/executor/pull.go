@@ -27,7 +27,7 @@ func (c *Core) nextKeepAlive(h *transfer.Handle) time.Duration {
 // whether blocks are to be pulled; otherwise the request goes on without them
 // or was ended.
 func (c *Core) handOver(s *sequence, h *transfer.Handle) bool {
-	s.Offered = h.PromptTokens
+	s.Offered, s.pull.handle = h.PromptTokens, h
 	diff := layoutDiff(c.cfg.Layout, h.Layout)
 	code := request.LayoutMismatch
 	if diff == "" {
@@ -56,17 +56,18 @@ func (c *Core) startPull(s *sequence, have int) {
 		return
 	}
 	s.holds |= holdRecv
-	c.recvOpen++
-	c.recvBlocks += len(s.Table) - have
 	p := &s.pull
 	p.have, p.started, p.seen = have, c.now, c.now
+	p.blocks = c.blocksFor(s.Offered) - have
+	c.recvOpen++
+	c.recvBlocks += p.blocks
 	s.cached = min(have*c.cfg.BlockTokens, len(s.req.Prompt))
 	c.stats.PrefixQueryTokens += uint64(len(s.req.Prompt))
 	c.stats.PrefixHitTokens += uint64(s.cached)
 	s.admitted = true
 	c.retime(s)
 	c.fx().Pulls = append(c.fx().Pulls, transfer.Pull{
-		Handle: *p.handle, Have: s.hashes[:have:have], Dst: slices.Clone(s.Table[have:]),
+		Handle: *p.handle, Have: s.hashes[:have:have], Dst: slices.Clone(s.Table[have : have+p.blocks]),
 	})
 }
 
@@ -74,6 +75,9 @@ func (c *Core) startPull(s *sequence, have int) {
 func (c *Core) PullEvent(now time.Duration, e transfer.PullEvent) {
 	c.now = now
 	s := c.byGen[e.ID]
+	if s == nil {
+		s = c.borrows[e.ID]
+	}
 	if s == nil || s.holds&holdRecv == 0 {
 		c.stats.UnknownMessages++
 		return
@@ -88,12 +92,17 @@ func (c *Core) PullEvent(now time.Duration, e transfer.PullEvent) {
 		return
 	}
 	c.recvOpen--
-	c.recvBlocks -= len(s.Table) - p.have
+	c.recvBlocks -= p.blocks
 	if s.State == request.Closed {
+		c.settleLoan(s, false, e.OK)
 		c.drop(s, holdRecv)
 		return
 	}
 	s.holds &^= holdRecv
+	if s.Borrows {
+		c.borrowed(s, e.OK)
+		return
+	}
 	if e.OK {
 		c.pulled(s)
 		return
@@ -180,11 +189,10 @@ func (c *Core) pullOverdue(s *sequence) {
 	if s.pull.stopped {
 		return
 	}
-	id := transfer.ID(s.req.TransferID)
-	if !c.cfg.LocalRecompute {
+	if !c.cfg.LocalRecompute && !s.Borrows {
 		c.fail(s, request.Errorf(request.TransferTimeout, "the context worker sent nothing for too long"))
 		return
 	}
 	s.pull.stopped = true
-	c.fx().StopPulls = append(c.fx().StopPulls, id)
+	c.fx().StopPulls = append(c.fx().StopPulls, s.pull.handle.ID)
 }

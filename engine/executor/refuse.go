@@ -7,6 +7,23 @@ import (
 	"tandem/engine/transfer"
 )
 
+// Precheck returns why Submit would refuse r, or nil if it would take it. It
+// takes nothing and does not look at the length of the queue. Ids are compared
+// with those of this rank only.
+func (c *Core) Precheck(r *request.Request, h *transfer.Handle) *request.Error {
+	if err := c.refuseID(r); err != nil {
+		return err
+	}
+	return c.refuse(r, h)
+}
+
+func (c *Core) refuseID(r *request.Request) *request.Error {
+	if _, ok := c.byID[r.ID]; ok {
+		return request.Invalid("request_id", "id %d is in use", r.ID)
+	}
+	return nil
+}
+
 // refuse judges a request at arrival: nothing that can never run, or that this
 // worker does not do, is queued.
 func (c *Core) refuse(r *request.Request, h *transfer.Handle) *request.Error {
@@ -28,9 +45,6 @@ func (c *Core) refuse(r *request.Request, h *transfer.Handle) *request.Error {
 	}
 	if r.TransferID != 0 && r.Kind != request.Full && c.recent.refused(transfer.ID(r.TransferID), c.now) {
 		return request.Errorf(request.Cancelled, "aborted before it came")
-	}
-	if c.sch.Waiting() >= c.cfg.MaxQueued {
-		return request.Errorf(request.QueueFull, "%d requests are waiting; try again later", c.cfg.MaxQueued)
 	}
 	return nil
 }
@@ -64,7 +78,8 @@ func (c *Core) refuseRole(r *request.Request, h *transfer.Handle) *request.Error
 	if r.TransferID == 0 {
 		return request.Invalid(param+".disagg_request_id", "the id is missing")
 	}
-	if side[transfer.ID(r.TransferID)] != nil {
+	id := transfer.ID(r.TransferID)
+	if side[id] != nil || r.Kind == request.GenerationOnly && c.borrows[id] != nil {
 		return request.Invalid(param+".disagg_request_id", "id %d is in use", r.TransferID)
 	}
 	return nil

@@ -33,6 +33,9 @@ type sequence struct {
 	cached    int              // prompt tokens that the first prefill did not compute
 	admitted  bool             // its first admission was counted
 	fresh     bool             // admitted in the step that runs
+	from      request.State    // with fresh: before its admission
+	counted   bool             // with fresh: that admission was its first
+	lent      bool             // no request: blocks that another rank may pull
 	tries     int              // failed steps since the last good one
 
 	holds   hold
@@ -56,6 +59,7 @@ type lease struct {
 // pull is the gen side of a hand-over.
 type pull struct {
 	handle    *transfer.Handle
+	blocks    int           // ordered by the pull
 	keepAlive time.Duration // when the next one is due, in GenInit
 	have      int           // leading blocks found here
 	verified  int           // blocks after those that came and were checked

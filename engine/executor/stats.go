@@ -45,7 +45,7 @@ func (c *Core) Check() error {
 	if err := c.kv.Check(c.tables()); err != nil {
 		return err
 	}
-	count, suspects, recvOpen, recvBlocks := 0, 0, 0, 0
+	count, suspects, recvOpen, recvBlocks, lent := 0, 0, 0, 0, 0
 	for i, s := range c.slots {
 		if s == nil {
 			continue
@@ -56,9 +56,12 @@ func (c *Core) Check() error {
 		}
 		if s.holds&holdRecv != 0 {
 			recvOpen++
-			recvBlocks += len(s.Table) - s.pull.have
+			recvBlocks += s.pull.blocks
 		}
-		if s.Slot != i || c.byID[s.req.ID] != s {
+		if s.lent {
+			lent++
+		}
+		if s.Slot != i || !s.lent && c.byID[s.req.ID] != s {
 			return fmt.Errorf("executor: request %d is registered wrongly", s.req.ID)
 		}
 		if err := c.checkSequence(s); err != nil {
@@ -66,12 +69,12 @@ func (c *Core) Check() error {
 		}
 	}
 	switch {
-	case count != len(c.byID) || count != c.alive+c.closing || suspects != c.suspects:
+	case count != len(c.byID)+lent || lent != c.lent || count != c.alive+c.closing || suspects != c.suspects:
 		return fmt.Errorf("executor: %d requests, %d ids, %d alive, %d closing, %d of %d suspects",
 			count, len(c.byID), c.alive, c.closing, suspects, c.suspects)
 	case recvOpen != c.recvOpen || recvBlocks != c.recvBlocks:
 		return fmt.Errorf("executor: INV-18: %d pulls of %d blocks, counted %d of %d", recvOpen, recvBlocks, c.recvOpen, c.recvBlocks)
-	case count == 0 && (c.kv.Free() != c.kv.Total() || len(c.due) != 0 || len(c.byCtx)+len(c.byGen) != 0 ||
+	case count == 0 && (c.kv.Free() != c.kv.Total() || len(c.due) != 0 || len(c.byCtx)+len(c.byGen)+len(c.borrows) != 0 ||
 		c.leased != 0 || c.openLeases != 0 || c.sch.Running()+c.sch.Waiting()+c.sch.Receiving() != 0):
 		return fmt.Errorf("executor: INV-4: no request is alive, but %d of %d blocks are free, %d deadlines, %d leases",
 			c.kv.Free(), c.kv.Total(), len(c.due), c.openLeases)

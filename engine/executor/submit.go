@@ -7,20 +7,29 @@ import (
 	"tandem/engine/transfer"
 )
 
-// Submit takes a new request; h belongs to GenerationOnly and is nil otherwise.
+// Submit takes a new request. h is the handle of the ctx leg for GenerationOnly.
+// For other kinds it is nil or another rank's loan, see Lend: blocks to pull
+// before the rest of the prompt is computed here.
 // A request that cannot be served gets its final output at once.
 func (c *Core) Submit(now time.Duration, r *request.Request, h *transfer.Handle) {
 	c.now = now
-	if _, ok := c.byID[r.ID]; ok {
-		c.reject(r, request.Invalid("request_id", "id %d is in use", r.ID), false)
+	err := c.refuseID(r)
+	used := err != nil
+	if !used {
+		err = c.refuse(r, h)
+	}
+	if err == nil && c.sch.Waiting() >= c.cfg.MaxQueued {
+		err = request.Errorf(request.QueueFull, "%d requests are waiting; try again later", c.cfg.MaxQueued)
+	}
+	if err != nil {
+		c.reject(r, err, !used)
+		if h != nil && r.Kind != request.GenerationOnly {
+			c.loanEnded(r.ID, h.ID, false, false)
+		}
 		return
 	}
-	if err := c.refuse(r, h); err != nil {
-		c.reject(r, err, true)
-		return
-	}
-	s := c.newSequence(r, h)
-	if r.Kind == request.GenerationOnly && c.handOver(s, h) {
+	s := c.newSequence(r)
+	if r.Kind == request.GenerationOnly && c.handOver(s, h) || h != nil && c.borrow(s, h) {
 		s.pull.keepAlive = c.nextKeepAlive(h)
 		c.enter(s, request.GenInit)
 		c.sch.EnqueueGen(&s.Seq)
@@ -46,7 +55,7 @@ func (c *Core) reject(r *request.Request, err *request.Error, forget bool) {
 	}
 }
 
-func (c *Core) newSequence(r *request.Request, h *transfer.Handle) *sequence {
+func (c *Core) newSequence(r *request.Request) *sequence {
 	c.number++
 	s := &sequence{req: r, root: c.root(r.CacheSalt), arrived: c.now, heapAt: -1}
 	s.ID, s.Number, s.Priority = r.ID, c.number, r.Priority
@@ -57,7 +66,14 @@ func (c *Core) newSequence(r *request.Request, h *transfer.Handle) *sequence {
 		s.append(t.ID)
 	}
 	s.Complete = c.completion(r)
-	s.pull.handle = h
+	c.register(s)
+	c.byID[r.ID] = s
+	return s
+}
+
+// register gives s a slot and makes it findable by its transfer.
+func (c *Core) register(s *sequence) {
+	r := s.req
 	if n := len(c.vacant); n > 0 {
 		s.Slot = c.vacant[n-1]
 		c.vacant = c.vacant[:n-1]
@@ -66,7 +82,6 @@ func (c *Core) newSequence(r *request.Request, h *transfer.Handle) *sequence {
 		c.slots = append(c.slots, nil)
 	}
 	c.slots[s.Slot] = s
-	c.byID[r.ID] = s
 	switch r.Kind {
 	case request.ContextOnly:
 		c.byCtx[transfer.ID(r.TransferID)] = s
@@ -74,7 +89,6 @@ func (c *Core) newSequence(r *request.Request, h *transfer.Handle) *sequence {
 		c.byGen[transfer.ID(r.TransferID)] = s
 	}
 	c.alive++
-	return s
 }
 
 // maxTokens clamps the budget to what fits the context.

@@ -23,6 +23,12 @@ func (m *Manager) Match(dst []int32, chain []blockhash.Hash, pending bool) []int
 	return dst
 }
 
+// Find returns the block that is indexed under h.
+func (m *Manager) Find(h blockhash.Hash) (id int32, ok bool) {
+	id, ok = m.index[h]
+	return id, ok
+}
+
 // MatchPartial finds the indexed block after parent that shares the longest
 // beginning with tokens, at least a quarter of a block, and returns it with the
 // length of that beginning, or -1 and 0. Ties go to the lowest block id.

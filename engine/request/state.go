@@ -45,12 +45,15 @@ func set(states ...State) (m uint16) {
 // next[from] is the set of states that may follow from. Whatever is not here
 // is a bug of the caller.
 var next = [numStates]uint16{
-	New:         set(Waiting, CtxWaitPeer, GenInit, Closed),
+	// Blocks lent to another rank are under a lease without having run.
+	New:         set(Waiting, CtxWaitPeer, GenInit, CtxSend, Closed),
 	Waiting:     set(Prefill, Closed),
 	CtxWaitPeer: set(Waiting, Closed),
-	// A failed step sends what it admitted back to the queue as Paused.
-	Prefill:  set(Prefill, CtxSend, Decode, Last, Paused, Closed),
-	GenInit:  set(GenRecv, Closed),
+	// A failed step sends what it admitted back to the queue as Paused, a held
+	// one as it came.
+	Prefill: set(Prefill, CtxSend, Decode, Last, Waiting, Paused, Closed),
+	// A request that need not borrow any more prefills as any other.
+	GenInit:  set(GenRecv, Waiting, Closed),
 	GenRecv:  set(GenReady, Prefill, Closed),
 	GenReady: set(Decode, Paused, Closed),
 	Decode:   set(Decode, Last, Paused, Closed),

@@ -3,18 +3,34 @@ package scheduler
 // admitPulls gives blocks to requests that wait to pull their K and V, in
 // arrival order.
 func (s *Scheduler) admitPulls() {
-	for len(s.genInit.list) > 0 {
-		q := s.genInit.list[0]
+	for i := 0; i < len(s.genInit.list); {
+		q := s.genInit.list[i]
 		if len(s.recv.list) >= s.cfg.MaxRecv {
 			return
 		}
+		if q.Borrows && s.waits(q) {
+			i++
+			continue
+		}
 		m := s.prefix.Match(q)
-		fresh := s.blocksFor(q.Offered) - len(m.Blocks)
-		bytes := int64(fresh) * s.cfg.BlockBytes
+		pulled := s.blocksFor(q.Offered) - len(m.Blocks)
+		if q.Borrows && pulled == 0 {
+			s.Remove(q)
+			s.plan.Found = append(s.plan.Found, q)
+			continue
+		}
+		bytes := int64(pulled) * s.cfg.BlockBytes
 		if s.recvBytes > 0 && s.recvBytes+bytes > s.cfg.MaxRecvBytes {
 			return
 		}
+		fresh := pulled
+		if q.Borrows { // it is a prefill, whose blocks are taken at once
+			fresh = s.blocksFor(q.Known) - len(m.Blocks)
+		}
 		if !s.pullFits(q, m, fresh) {
+			if q.Borrows {
+				s.barred = q
+			}
 			return
 		}
 		s.Remove(q)
@@ -28,6 +44,13 @@ func (s *Scheduler) admitPulls() {
 	}
 }
 
+// waits reports whether a borrower must not start yet. It is a prefill that
+// comes with a shortcut: it goes before none that waits longer, and not while
+// nothing is admitted.
+func (s *Scheduler) waits(q *Seq) bool {
+	return s.lim.Hold || len(s.waiting.list) > 0 && s.waiting.less(s.waiting.list[0], q)
+}
+
 // pullFits is the admission predicate of pulls. A policy without eviction
 // reserves the whole life of the request, so that what is pulled can run to its
 // end. MaxUtilization asks for what comes and some room to grow, as admit does:
@@ -37,12 +60,12 @@ func (s *Scheduler) pullFits(q *Seq, m Match, fresh int) bool {
 	if s.cfg.Policy != MaxUtilization {
 		return q.Complete-len(m.Blocks)+m.Unreferenced <= s.blocks.Free()-s.reserved
 	}
-	if len(s.waiting.list) > 0 && byArrival(s.waiting.list[0], q) {
+	if !q.Borrows && len(s.waiting.list) > 0 && byArrival(s.waiting.list[0], q) {
 		return false
 	}
 	need := fresh + m.Unreferenced
 	if len(s.running.list)+len(s.recv.list) > 0 {
-		need += max(1, s.blocks.Total()/100)
+		need += s.headroom()
 	}
 	return need <= s.blocks.Free()
 }
@@ -53,7 +76,7 @@ func (s *Scheduler) pullFits(q *Seq, m Match, fresh int) bool {
 func (s *Scheduler) admit() {
 	for len(s.waiting.list) > 0 && !s.full && len(s.running.list) < s.cfg.MaxBatch {
 		q := s.waiting.list[0]
-		if !s.wanted(q) {
+		if !s.wanted(q) || s.barred != nil && s.waiting.less(s.barred, q) {
 			return
 		}
 		m := s.prefix.Match(q)
@@ -88,7 +111,7 @@ func (s *Scheduler) fits(q *Seq, m Match, extra int) bool {
 	if s.cfg.Policy == MaxUtilization {
 		need := s.blocksFor(q.Known) - shared + m.Unreferenced
 		if len(s.running.list) > 0 {
-			need += max(1, s.blocks.Total()/100)
+			need += s.headroom()
 		}
 		return need <= free
 	}

@@ -16,6 +16,9 @@ func (s *Scheduler) Schedule(lim Limits) *Plan {
 		if !lim.Hold {
 			s.admit()
 		}
+		for _, q := range s.plan.Found {
+			s.put(q, inWaiting)
+		}
 	}
 	s.dealOut()
 	return &s.plan
@@ -27,11 +30,11 @@ func (s *Scheduler) begin(lim Limits) {
 	s.lim.MaxTokens = min(lim.MaxTokens, s.cfg.MaxNumTokens)
 	s.lim.MaxBatch = min(lim.MaxBatch, s.cfg.MaxBatch)
 	s.tokens = s.lim.MaxTokens
-	s.paused, s.full = false, false
+	s.paused, s.full, s.barred = false, false, nil
 	s.earlier = len(s.running.list)+len(s.recv.list) > 0
 	p := &s.plan
 	p.Rows, p.Admitted, p.Receive = p.Rows[:0], p.Admitted[:0], p.Receive[:0]
-	p.Paused, p.Starved, s.deals = p.Paused[:0], p.Starved[:0], s.deals[:0]
+	p.Paused, p.Starved, p.Found, s.deals = p.Paused[:0], p.Starved[:0], p.Found[:0], s.deals[:0]
 }
 
 // decode gives each decoding request one row, oldest first, and pauses the
@@ -80,7 +83,7 @@ func (s *Scheduler) wanted(q *Seq) bool { return q.Suspect || !s.lim.Suspects }
 func (s *Scheduler) row(q *Seq, n int) {
 	q.step = s.step
 	s.tokens -= n
-	s.plan.Rows = append(s.plan.Rows, Row{Seq: q, Tokens: n})
+	s.plan.Rows = append(s.plan.Rows, Row{Seq: q, Tokens: n, Grown: q.grown})
 }
 
 // grow makes q's table cover tokens positions. It pauses the youngest requests
@@ -88,6 +91,7 @@ func (s *Scheduler) row(q *Seq, n int) {
 // reports false.
 func (s *Scheduler) grow(q *Seq, tokens int) bool {
 	need := s.blocksFor(tokens) - len(q.Table)
+	q.grown = max(0, need)
 	if need <= 0 {
 		return true
 	}
@@ -211,6 +215,6 @@ func (s *Scheduler) dealOut() {
 		}
 	}
 	for _, d := range s.deals {
-		s.plan.Rows = append(s.plan.Rows, Row{Seq: d.seq, Tokens: d.tokens})
+		s.plan.Rows = append(s.plan.Rows, Row{Seq: d.seq, Tokens: d.tokens, Grown: d.seq.grown})
 	}
 }

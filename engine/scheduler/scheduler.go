@@ -60,10 +60,12 @@ type Limits struct {
 	Suspects  bool // run nothing but suspects
 }
 
-// Row lets a request catch up by Tokens tokens from Seq.Computed on.
+// Row lets a request catch up by Tokens tokens from Seq.Computed on. The last
+// Grown blocks of a running request's table were taken for this row.
 type Row struct {
 	Seq    *Seq
 	Tokens int
+	Grown  int
 }
 
 // Admission is a request that got blocks: Shared blocks found, the rest new.
@@ -80,6 +82,7 @@ type Plan struct {
 	Rows     []Row // decodes first
 	Admitted []Admission
 	Receive  []Admission // may pull now
+	Found    []*Seq      // have here what they wanted to borrow, moved to the waiting queue
 	Paused   []*Seq      // blocks are gone, back in the waiting queue
 	Starved  []*Seq      // alone and still without room: cannot ever go on
 }
@@ -106,6 +109,7 @@ type Scheduler struct {
 	earlier  bool
 	paused   bool
 	full     bool // a prefill got nothing: none behind it may
+	barred   *Seq // a borrower without room: nothing younger goes before it
 	deals    []deal
 }
 
@@ -165,6 +169,26 @@ func (s *Scheduler) Requeue(q *Seq) {
 	q.Table, q.Computed = q.Table[:0], 0
 	s.put(q, inWaiting)
 }
+
+// Shrink takes the last n blocks of a running request away: those of a Row
+// that does not run.
+func (s *Scheduler) Shrink(q *Seq, n int) {
+	keep := len(q.Table) - n
+	s.blocks.Release(q.Table[keep:])
+	q.Table = q.Table[:keep]
+}
+
+// Spare returns how many free blocks nothing that runs or receives may still
+// ask for, as far as the policy promises them.
+func (s *Scheduler) Spare() int {
+	if s.cfg.Policy == MaxUtilization {
+		return s.blocks.Free() - s.headroom()
+	}
+	return s.blocks.Free() - s.promised()
+}
+
+// headroom is what MaxUtilization leaves free for running requests to grow.
+func (s *Scheduler) headroom() int { return max(1, s.blocks.Total()/100) }
 
 // Remove takes a request out of its queue, if it is in one. Its blocks stay.
 func (s *Scheduler) Remove(q *Seq) {

@@ -18,6 +18,7 @@ type Seq struct {
 	Known    int     // prompt and generated tokens
 	Computed int     // leading tokens whose K and V are in Table's blocks
 	Offered  int     // tokens that a pull brings, for GenInit
+	Borrows  bool    // for GenInit: prefills after the pull, which is only an optimisation
 	Complete int     // blocks that the request needs until its end
 	Table    []int32 // its blocks, in order
 	Pauses   int
@@ -27,6 +28,7 @@ type Seq struct {
 	where place
 	step  uint64 // last step that gave it a row
 	bytes int64  // of its pull
+	grown int    // blocks that step added to Table
 }
 
 // place is the queue a Seq is in.

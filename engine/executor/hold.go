@@ -1,0 +1,65 @@
+package executor
+
+import "tandem/engine/request"
+
+// Hold takes all rows that prefill out of the planned batch, for the balance
+// between ranks, and gives back the blocks that the plan took for them. Requests
+// that it had just admitted wait again, in their old place and as if they had
+// not been looked at; running ones keep what they had before the plan. Decode
+// rows, pulls and pauses stay planned. Hold returns the batch that is left, or
+// nil: then nothing runs and no Apply follows. Without a planned batch it does
+// nothing and returns nil. Cached blocks that were evicted for a held row are
+// lost, but the next plan finds their room empty.
+func (c *Core) Hold() *Batch {
+	if !c.flight {
+		return nil
+	}
+	b, p := &c.batch, c.plan
+	for _, cp := range b.Copies { // before the tables go that the copies were for
+		c.kv.EndCopy(cp.From)
+	}
+	b.Copies = b.Copies[:0]
+	rows, keep := b.Rows[:0], p.Rows[:0]
+	for i, row := range b.Rows {
+		planned := p.Rows[i]
+		if row.Context {
+			c.holdBack(c.slots[planned.Seq.Slot], planned.Grown)
+			continue
+		}
+		rows, keep = append(rows, row), append(keep, planned)
+	}
+	clear(b.Rows[len(rows):])
+	b.Rows, p.Rows = rows, keep
+	c.kv.ClearPending()
+	c.stats.PrefillTokens -= uint64(c.share.ctxTokens)
+	c.share.ctxRequests, c.share.ctxTokens = 0, 0
+	if len(rows) > 0 {
+		return b
+	}
+	c.plan, c.flight = nil, false
+	return nil
+}
+
+// holdBack undoes what the plan did for a row, which took the last grown blocks
+// of a running request's table.
+func (c *Core) holdBack(s *sequence, grown int) {
+	fresh := s.fresh
+	s.fresh = false
+	if s.State == request.Closed {
+		c.drop(s, holdStep) // cancelled since
+		return
+	}
+	s.holds &^= holdStep
+	if !fresh {
+		c.sch.Shrink(&s.Seq, grown)
+		return
+	}
+	if s.counted { // the admission that is for good will be the first
+		c.stats.PrefixQueryTokens -= uint64(len(s.req.Prompt))
+		c.stats.PrefixHitTokens -= uint64(s.cached)
+		s.admitted, s.cached = false, 0
+	}
+	c.sch.Requeue(&s.Seq)
+	s.committed = 0
+	c.enter(s, s.from)
+}

@@ -1,0 +1,78 @@
+package executor
+
+import (
+	"tandem/engine/blockhash"
+	"tandem/engine/request"
+)
+
+// share is how a batch divides into prefill and decode.
+type share struct{ ctxRequests, genRequests, ctxTokens, genTokens int }
+
+func (s *share) add(ctx bool, tokens int) {
+	if ctx {
+		s.ctxRequests++
+		s.ctxTokens += tokens
+		return
+	}
+	s.genRequests++
+	s.genTokens += tokens
+}
+
+// Load sums up what the ranks of an instance tell each other in each
+// iteration. Between Plan and Apply it includes the planned batch, whose tokens
+// are not computed yet. It takes time in proportion to the requests here and
+// does not allocate.
+func (c *Core) Load() Load {
+	l := Load{Waiting: c.sch.Waiting(), Transfer: c.openLeases, FreeBlocks: c.kv.Free(), Retiring: c.closing}
+	for _, s := range c.slots {
+		if s == nil || !s.State.Alive() {
+			continue
+		}
+		p := len(s.req.Prompt)
+		l.Active++
+		l.PromptTokens += p
+		l.UncachedTokens += p - min(s.cached, p)
+		l.QueuedPrefill += p - min(c.provided(s), p)
+	}
+	if c.flight {
+		l.CtxRequests, l.CtxTokens = c.share.ctxRequests, c.share.ctxTokens
+		l.GenRequests, l.GenTokens = c.share.genRequests, c.share.genTokens
+	}
+	return l
+}
+
+// provided returns how many leading tokens of s need no computation here any
+// more: they are computed, or a pull brings them.
+func (c *Core) provided(s *sequence) int {
+	if s.State == request.GenInit || s.State == request.GenRecv {
+		return s.Offered
+	}
+	return s.Computed
+}
+
+// Cached returns how many tokens of a prompt, without its last one, full blocks
+// of the index cover. It changes nothing and hashes no block behind the first
+// that is missing.
+func (c *Core) Cached(prompt []int32, salt string) int {
+	return c.lookup(prompt, salt) * c.cfg.BlockTokens
+}
+
+// lookup finds the leading full blocks of a prompt, without its last token, in
+// the index. They are in c.match and their hashes in c.hashes until the next
+// look-up.
+func (c *Core) lookup(prompt []int32, salt string) int {
+	c.match, c.hashes = c.match[:0], c.hashes[:0]
+	if !c.cfg.BlockReuse {
+		return 0
+	}
+	b, h := c.cfg.BlockTokens, c.root(salt)
+	for end := b; end < len(prompt); end += b {
+		h = blockhash.Next(h, prompt[end-b:end])
+		id, ok := c.kv.Find(h)
+		if !ok {
+			break
+		}
+		c.match, c.hashes = append(c.match, id), append(c.hashes, h)
+	}
+	return len(c.match)
+}
