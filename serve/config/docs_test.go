@@ -48,7 +48,9 @@ func defaultsOf(v reflect.Value, prefix string, out map[string]string) {
 		name, opts, _ := strings.Cut(v.Type().Field(i).Tag.Get("mapstructure"), ",")
 		f := v.Field(i)
 		switch {
-		case opts != "" || name == "": // remain, squash
+		case opts == "squash" && v.Type().Field(i).Anonymous:
+			defaultsOf(f, prefix, out)
+		case opts != "" || name == "": // remain, and the keys that are refused
 		case f.Kind() == reflect.Pointer && f.IsNil():
 			out[prefix+name] = ""
 		case f.Kind() == reflect.Struct || f.Kind() == reflect.Pointer:

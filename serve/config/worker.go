@@ -21,9 +21,11 @@ type Worker struct {
 	MaxNumTokens    int    `mapstructure:"max_num_tokens"`    // rows a step
 	MaxSeqLen       int    `mapstructure:"max_seq_len"`       // prompt and output, 0 = the model's
 
-	TensorParallelSize    int  `mapstructure:"tensor_parallel_size"`     // 1
-	MoeExpertParallelSize int  `mapstructure:"moe_expert_parallel_size"` // 1
-	EnableAttentionDP     bool `mapstructure:"enable_attention_dp"`      // of no effect on one rank
+	TensorParallelSize    int         `mapstructure:"tensor_parallel_size"`     // ranks, 1..MaxRanks
+	MoeExpertParallelSize int         `mapstructure:"moe_expert_parallel_size"` // 1, or the number of ranks
+	EnableAttentionDP     bool        `mapstructure:"enable_attention_dp"`      // of no effect on one rank
+	AttentionDP           AttentionDP `mapstructure:"attention_dp_config"`
+	HangTimeoutSec        float64     `mapstructure:"hang_timeout_sec"` // 0 = off
 
 	KVCache     KVCache      `mapstructure:"kv_cache_config"`
 	Scheduler   Scheduling   `mapstructure:"scheduler_config"`
@@ -35,6 +37,7 @@ type Worker struct {
 	TrustNetwork   bool    `mapstructure:"trust_internal_network"`
 	StallThreshold float64 `mapstructure:"stall_threshold_sec"`
 	ShutdownGrace  float64 `mapstructure:"shutdown_grace_sec"`
+	ExposeRouting  bool    `mapstructure:"expose_routing_headers"`
 	Threads        int     `mapstructure:"threads"`    // 0 = the cores this process may use
 	AdminAddr      string  `mapstructure:"admin_addr"` // host:port, or off
 }
@@ -86,7 +89,7 @@ func DefaultWorker() Worker {
 	c := executor.DefaultConfig()
 	return Worker{
 		Backend: "auto", MaxBatchSize: c.MaxBatch, MaxNumTokens: c.MaxNumTokens,
-		TensorParallelSize: 1, MoeExpertParallelSize: 1,
+		TensorParallelSize: 1, MoeExpertParallelSize: 1, AttentionDP: defaultAttentionDP(), HangTimeoutSec: defaultHangTimeout,
 		KVCache: KVCache{
 			EnableBlockReuse: c.BlockReuse, EnablePartialReuse: c.PartialReuse, BlockReusePolicy: "all_reusable",
 			TokensPerBlock: c.BlockTokens, DType: "auto",
@@ -121,7 +124,7 @@ func LoadWorker(role executor.Role, src Source) (Worker, []string, error) {
 	if src.Foreign == nil {
 		src.Foreign = foreignWorker
 	}
-	named := role != executor.Mixed
+	named, adp := role != executor.Mixed, false
 	user := src.Renamed
 	src.Renamed = func(tree map[string]any) []string {
 		var warnings []string
@@ -131,6 +134,7 @@ func LoadWorker(role executor.Role, src Source) (Worker, []string, error) {
 		if _, ok := tree["cache_transceiver_config"]; ok {
 			named = true
 		}
+		_, adp = tree["attention_dp_config"]
 		return append(warnings, renameWorker(tree)...)
 	}
 	w, warnings, err := Load(def, src)
@@ -140,10 +144,7 @@ func LoadWorker(role executor.Role, src Source) (Worker, []string, error) {
 	if !named {
 		w.Transceiver = nil
 	}
-	if w.EnableAttentionDP {
-		warnings = append(warnings, "enable_attention_dp has no effect with tensor_parallel_size 1")
-	}
-	return w, warnings, nil
+	return w, append(warnings, w.rankWarnings(adp)...), nil
 }
 
 // renameWorker accepts the spellings of other engines, in place.
@@ -186,8 +187,6 @@ func (w Worker) Validate() error {
 	bad(w.MaxBatchSize < 1, "max_batch_size: %d must be at least 1", w.MaxBatchSize)
 	bad(w.MaxNumTokens < w.KVCache.TokensPerBlock+1, "max_num_tokens: %d must be more than tokens_per_block (%d)", w.MaxNumTokens, w.KVCache.TokensPerBlock)
 	bad(w.MaxSeqLen < 0 || w.MaxSeqLen == 1, "max_seq_len: %d must be at least 2, or 0 for the model's own", w.MaxSeqLen)
-	bad(w.TensorParallelSize != 1, "tensor_parallel_size: %d is not supported, use 1", w.TensorParallelSize)
-	bad(w.MoeExpertParallelSize != 1, "moe_expert_parallel_size: %d is not supported, use 1", w.MoeExpertParallelSize)
 	bad(w.StallThreshold <= 0, "stall_threshold_sec: %g must be above 0", w.StallThreshold)
 	bad(w.ShutdownGrace < 0, "shutdown_grace_sec: %g must not be negative", w.ShutdownGrace)
 	bad(w.Threads < 0 || w.Threads > 1024, "threads: %d must be 1 to 1024, or 0 for all cores", w.Threads)
@@ -198,7 +197,7 @@ func (w Worker) Validate() error {
 	if err := errors.Join(errs...); err != nil {
 		return first(err)
 	}
-	return first(errors.Join(w.KVCache.validate(), w.Scheduler.validate(), w.Transceiver.validate()))
+	return first(errors.Join(w.validateRanks(), w.KVCache.validate(), w.Scheduler.validate(), w.Transceiver.validate()))
 }
 
 func (k KVCache) validate() error {

@@ -39,7 +39,24 @@ func TestWorkerBadConfig(t *testing.T) {
 		{"trust_internal_network: 'true'", "true or false without quotes"},
 		{"max_num_tokens: 8", "max_num_tokens: 8 must be more than tokens_per_block"},
 		{"max_seq_len: 1", "max_seq_len: 1"},
-		{"tensor_parallel_size: 2", "tensor_parallel_size: 2 is not supported, use 1"},
+		{"tensor_parallel_size: 0", "tensor_parallel_size: 0 is outside 1..64"},
+		{"tensor_parallel_size: 65", "tensor_parallel_size: 65 is outside 1..64"},
+		{"{tensor_parallel_size: 4, moe_expert_parallel_size: 2}", "moe_expert_parallel_size: 2 must be tensor_parallel_size (4), or be left out"},
+		{"moe_expert_parallel_size: 2", "moe_expert_parallel_size: 2 must be tensor_parallel_size (1)"},
+		{"hang_timeout_sec: -1", "hang_timeout_sec: -1 must not be negative"},
+		{"attention_dp_config: {enable_balanse: true}", `unknown key "attention_dp_config.enable_balanse"; the nearest known key is "enable_balance"`},
+		{"attention_dp_config: {timeout_iters: -1}", "attention_dp_config.timeout_iters: must be 0 or more"},
+		{"attention_dp_config: {timeout_iters: 1.5}", "expected a whole number"},
+		{"attention_dp_config: {kv_cache_routing_new_conv_placement: banana}", "attention_dp_config.kv_cache_routing_new_conv_placement: "},
+		{"attention_dp_config: {kv_cache_routing_fair_share_multiplier: 0.5}", "attention_dp_config.kv_cache_routing_fair_share_multiplier: must be between 1"},
+		{"attention_dp_config: {kv_cache_routing_load_balance_weight: .inf}", "attention_dp_config.kv_cache_routing_load_balance_weight"},
+		{"attention_dp_config: {kv_cache_routing_sticky_cap: firm}", `attention_dp_config.kv_cache_routing_sticky_cap: "firm"`},
+		{
+			"attention_dp_config: {enable_kv_cache_aware_routing: true, kv_cache_routing_conversation_affinity: true}",
+			"attention_dp_config.kv_cache_routing_conversation_affinity: is on together with",
+		},
+		{"attention_dp_config: {dense_mlp: both}", `attention_dp_config.dense_mlp: "both" is not one of local, split`},
+		{"attention_dp_config: true", "attention_dp_config: expected a mapping"},
 		{"backend: tpu", `backend: "tpu" is not one of auto, cpu, cuda`},
 		{"threads: -1", "threads: -1"},
 		{"admin_addr: nowhere", "admin_addr"},
@@ -107,6 +124,7 @@ dtype: bfloat16
 cuda_graph_config: {enable_padding: true, batch_sizes: [1, 2]}
 enable_attention_dp: true
 attention_dp_config: {enable_balance: true}
+moe_tensor_parallel_size: 1
 print_iter_log: true
 disable_overlap_scheduler: true
 moe_config: {backend: CUTLASS}
@@ -119,7 +137,7 @@ scheduler_config: {context_chunking_policy: FCFS}
 	}
 	all := strings.Join(warnings, "\n")
 	for _, want := range []string{
-		"backend: pytorch counts as auto", "dtype is ignored", "cuda_graph_config is ignored", "enable_attention_dp", "attention_dp_config is ignored",
+		"backend: pytorch counts as auto", "dtype is ignored", "cuda_graph_config is ignored", "enable_attention_dp has no effect with tensor_parallel_size 1", "moe_tensor_parallel_size is ignored",
 		"print_iter_log is ignored: see /metrics", "disable_overlap_scheduler", "moe_config", "kv_cache_config.free_gpu_memory_fraction is ignored",
 		"backend: NIXL counts as DEFAULT", "cache_transceiver_config.max_tokens_in_buffer",
 	} {
