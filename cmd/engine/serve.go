@@ -159,12 +159,12 @@ func (p *process) run(ctx context.Context, path string) error {
 	}
 	reg := metrics.NewRegistry()
 	ready := make(chan struct{})
-	observer := metrics.NewWorker(reg, func() (runner.Stats, bool) {
+	observer := metrics.NewWorker(reg, func() (runner.Stats, runner.Info, bool) {
 		select {
 		case <-ready:
-			return p.loaded.Engine.Stats(face.Stall), true
+			return p.loaded.Engine.Stats(face.Stall), p.loaded.Engine.Info(), true
 		default:
-			return runner.Stats{}, false
+			return runner.Stats{}, runner.Info{}, false
 		}
 	})
 	face.Version, face.AdminAddr, face.Logger = version, admin.addr, p.log

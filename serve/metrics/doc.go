@@ -4,6 +4,8 @@
 // Labels come from closed sets only, never from ids.
 //
 //	reg := metrics.NewRegistry()
-//	m := metrics.NewWorker(reg, func() (runner.Stats, bool) { return engine.Stats(stall), true })
+//	m := metrics.NewWorker(reg, func() (runner.Stats, runner.Info, bool) {
+//		return engine.Stats(stall), engine.Info(), true
+//	})
 //	worker.New(worker.Config{Observer: m, Metrics: metrics.Handler(reg)})
 package metrics

@@ -94,7 +94,9 @@ func (s *spy) compare(t *testing.T, heading string) {
 
 func TestPageHasTheWorkerMetrics(t *testing.T) {
 	reg := &spy{prometheus.NewRegistry(), map[string]bool{}}
-	m := NewWorker(reg, func() (runner.Stats, bool) { return runner.Stats{}, true })
+	m := NewWorker(reg, func() (runner.Stats, runner.Info, bool) {
+		return runner.Stats{Ranks: []runner.RankStats{{Placed: map[string]uint64{"new": 1}}}}, runner.Info{Router: "default"}, true
+	})
 	m.Done(worker.Observation{Endpoint: "chat", Kind: "full", Status: 200, Finish: "stop", Elapsed: time.Second})
 	reg.compare(t, "## Worker")
 }

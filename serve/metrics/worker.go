@@ -30,9 +30,9 @@ type Worker struct {
 
 var _ worker.Observer = (*Worker)(nil)
 
-// NewWorker registers the metrics of a worker. stats returns the engine's
-// newest snapshot, ok = false while the model loads.
-func NewWorker(reg prometheus.Registerer, stats func() (s runner.Stats, ok bool)) *Worker {
+// NewWorker registers the metrics of a worker. state returns the engine's
+// newest snapshot and what it is, ok = false while the model loads.
+func NewWorker(reg prometheus.Registerer, state func() (s runner.Stats, i runner.Info, ok bool)) *Worker {
 	m := &Worker{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Name: "requests_total", Help: "Completions requests that ended.",
@@ -50,7 +50,7 @@ func NewWorker(reg prometheus.Registerer, stats func() (s runner.Stats, ok bool)
 		cachedTokens:     counter("cached_tokens_total", "Prompt tokens of answered requests that were found in the cache."),
 		completionTokens: counter("completion_tokens_total", "Output tokens of answered requests."),
 	}
-	reg.MustRegister(m.requests, m.ttft, m.itl, m.e2e, m.promptTokens, m.cachedTokens, m.completionTokens, &engineCollector{stats: stats})
+	reg.MustRegister(m.requests, m.ttft, m.itl, m.e2e, m.promptTokens, m.cachedTokens, m.completionTokens, &engineCollector{state: state})
 	return m
 }
 
@@ -81,7 +81,7 @@ func (m *Worker) Done(o worker.Observation) {
 // engineCollector reads the engine's snapshot at each scrape, so nothing is
 // kept twice and an idle engine costs nothing.
 type engineCollector struct {
-	stats func() (runner.Stats, bool)
+	state func() (runner.Stats, runner.Info, bool)
 }
 
 type engineMetric struct {
@@ -112,7 +112,7 @@ var engineMetrics = []engineMetric{
 	engineCounter("batch_tokens_total", "Tokens computed, by phase.", func(s *runner.Stats) uint64 { return s.PrefillTokens }, "kind", "prefill"),
 	engineCounter("batch_tokens_total", "Tokens computed, by phase.", func(s *runner.Stats) uint64 { return s.DecodeTokens }, "kind", "decode"),
 	engineGauge("running", "Requests that hold resources.", func(s *runner.Stats) float64 { return float64(s.Running) }),
-	engineGauge("waiting", "Requests in the queue.", func(s *runner.Stats) float64 { return float64(s.Waiting) }),
+	engineGauge("waiting", "Requests in the queue.", func(s *runner.Stats) float64 { return float64(s.Waiting + s.Queued) }),
 	engineCounter("paused_total", "Requests sent back to the queue for want of blocks.", func(s *runner.Stats) uint64 { return s.Paused }),
 	engineGauge("blocks", "KV blocks of the pool.", func(s *runner.Stats) float64 { return float64(s.BlocksTotal) }),
 	engineGauge("free_blocks", "KV blocks that hold nothing.", func(s *runner.Stats) float64 { return float64(s.BlocksFree) }),
@@ -138,11 +138,12 @@ func (c *engineCollector) Describe(ch chan<- *prometheus.Desc) {
 	for i := range engineMetrics {
 		ch <- engineMetrics[i].desc
 	}
+	describeRanks(ch)
 }
 
 // Collect implements prometheus.Collector.
 func (c *engineCollector) Collect(ch chan<- prometheus.Metric) {
-	s, ok := c.stats()
+	s, info, ok := c.state()
 	if !ok {
 		return
 	}
@@ -150,4 +151,5 @@ func (c *engineCollector) Collect(ch chan<- prometheus.Metric) {
 		m := &engineMetrics[i]
 		ch <- prometheus.MustNewConstMetric(m.desc, m.kind, m.get(&s))
 	}
+	collectRanks(ch, &s, info)
 }

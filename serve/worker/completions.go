@@ -27,6 +27,7 @@ func (s *Server) completions(e openai.Endpoint) http.HandlerFunc {
 			return
 		}
 		defer stream.Cancel() // a no-op once the request has ended
+		x.receipt(stream)
 		if j.wire.Stream {
 			x.stream(stream)
 		} else {

@@ -16,8 +16,8 @@ type Engine interface {
 	NewID() request.ID
 	// Now is the engine clock, to make deadlines with.
 	Now() time.Duration
-	// Submit returns once the request has its place in the queue. The error is
-	// a *request.Error when it was refused.
+	// Submit returns once the request has its place, in the queue or on a rank.
+	// The error is a *request.Error when it was refused.
 	Submit(ctx context.Context, r *request.Request, opaque []byte) (Stream, error)
 	Abort(ctx context.Context, disaggID int64) (executor.AbortState, error)
 	Stats(stall time.Duration) runner.Stats
@@ -31,8 +31,7 @@ type Stream interface {
 	Next(ctx context.Context) (runner.Output, error)
 	// Cancel ends the request if it is still alive.
 	Cancel()
-	// Route is the request's place among the ranks; false before it has one, and
-	// always in an instance of one rank.
+	// Route is the request's place; false in an instance of one rank.
 	Route() (runner.Route, bool)
 }
 

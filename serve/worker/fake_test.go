@@ -69,7 +69,6 @@ type fakeEngine struct {
 	brokenAt  int  // > 0: Next panics after this many tokens
 	health    runner.Health
 	route     *runner.Route      // nil: not placed
-	placedAt  int                // the stream tells its route from this many tokens on
 	ranks     []runner.RankStats // of Stats, which are their sum and 100 more waiting requests
 	abort     executor.AbortState
 
@@ -152,7 +151,7 @@ func (s *fakeStream) Cancel() {
 }
 
 func (s *fakeStream) Route() (runner.Route, bool) {
-	if s.e.route == nil || s.n < s.e.placedAt {
+	if s.e.route == nil {
 		return runner.Route{}, false
 	}
 	return *s.e.route, true

@@ -18,27 +18,13 @@ func receipt(kind request.Kind, r runner.Route) string {
 	return leg + ";rank=" + strconv.Itoa(r.Rank) + ";reason=" + r.Reason
 }
 
-// wantsReceipt tells whether the caller is to learn the rank, if there is one.
-func (x *exchange) wantsReceipt() bool {
-	return (x.s.cfg.ExposeRouting || x.job.in.returnRoute) && adpSize(x.job.info) > 1
-}
-
-// receipt puts the request's place into the headers, while they are not out. It
-// is false when a receipt is due that cannot be given yet.
-func (x *exchange) receipt(s Stream) bool {
-	if !x.wantsReceipt() {
-		return true
+// receipt puts the request's place into the headers. Submit has given it one, so
+// streams have it too.
+func (x *exchange) receipt(s Stream) {
+	if !x.s.cfg.ExposeRouting && !x.job.in.returnRoute {
+		return
 	}
-	r, ok := s.Route()
-	if ok {
+	if r, ok := s.Route(); ok {
 		x.w.Header().Set(openai.HeaderRoute, receipt(x.job.req.Kind, r))
 	}
-	return ok
-}
-
-// appendReceipt writes the comment that brings a receipt after the headers.
-func appendReceipt(dst []byte, kind request.Kind, r runner.Route) []byte {
-	dst = append(dst, ": "+openai.HeaderRoute+": "...)
-	dst = append(dst, receipt(kind, r)...)
-	return append(dst, '\n', '\n')
 }

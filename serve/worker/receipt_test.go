@@ -38,7 +38,9 @@ func TestReceipt(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			e := newEngine(executor.Mixed, "ABC")
-			e.info.Ranks, e.route = tc.ranks, &runner.Route{Rank: 2, Reason: "sticky"}
+			if e.info.Ranks = tc.ranks; tc.ranks > 1 {
+				e.route = &runner.Route{Rank: 2, Reason: "sticky"}
+			}
 			srv := serveFake(t, e, func(c *Config) { c.ExposeRouting, c.Trusted = tc.expose, true })
 			headers := []string{}
 			if tc.ask != "" {
@@ -49,22 +51,6 @@ func TestReceipt(t *testing.T) {
 				t.Errorf("%d, header %q, want %q\n%s", status, h.Get(routeHeader), tc.want, text)
 			}
 		})
-	}
-}
-
-// A stream whose headers go out before the request has a rank brings it as a comment.
-func TestLateReceipt(t *testing.T) {
-	e := newEngine(executor.Mixed, "ABC")
-	e.info.Ranks, e.route, e.placedAt = 2, &runner.Route{Rank: 1, Reason: "new"}, 1
-	srv := serveFake(t, e, nil)
-	_, h, text := post(t, srv.URL+"/v1/completions", `{"prompt":"hello","stream":true}`, wantRoute, "1")
-	data, comments := eventsOf(t, text)
-	if h.Get(routeHeader) != "" || len(comments) != 1 || comments[0] != ": X-Tandem-Route: gen;rank=1;reason=new" || len(data) < 4 {
-		t.Errorf("header %q, comments %q\n%s", h.Get(routeHeader), comments, text)
-	}
-	// Whole answers come after the placement.
-	if _, h, _ = post(t, srv.URL+"/v1/completions", `{"prompt":"hello"}`, wantRoute, "1"); h.Get(routeHeader) != "gen;rank=1;reason=new" {
-		t.Errorf("header %q", h.Get(routeHeader))
 	}
 }
 

@@ -24,7 +24,6 @@ func (x *exchange) reply(s Stream) {
 	for a.last.Finish == request.Running {
 		o, err := x.next(x.r.Context(), s)
 		if err != nil {
-			x.receipt(s)
 			x.fail(err)
 			return
 		}
@@ -38,7 +37,6 @@ func (x *exchange) reply(s Stream) {
 		return
 	}
 	x.finished(a.last.Finish, *res.Usage)
-	x.receipt(s)
 	writeJSON(x.w, res)
 }
 

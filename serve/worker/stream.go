@@ -17,8 +17,7 @@ type streamer struct {
 	chunks *openai.Chunks
 	lp     logprobs
 	buf    []byte
-	count  int    // completion tokens so far
-	owed   Stream // still owes its receipt, which the headers went without; usually nil
+	count  int // completion tokens so far
 }
 
 // stream answers a request event by event. Headers go out at once: the engine
@@ -29,9 +28,6 @@ func (x *exchange) stream(s Stream) {
 		x: x, events: openai.NewEventWriter(x.w, x.s.cfg.WriteTimeout),
 		chunks: openai.NewChunks(j.wire.Endpoint, j.id, j.info.Model, j.made),
 		lp:     logprobs{job: j},
-	}
-	if !x.receipt(s) {
-		st.owed = s
 	}
 	if err := st.begin(); err != nil {
 		x.gone(err)
@@ -99,11 +95,6 @@ func (st *streamer) output(o *runner.Output) error {
 		d.Usage = &u
 	}
 	st.buf = st.buf[:0]
-	if st.owed != nil {
-		if r, ok := st.owed.Route(); ok {
-			st.buf, st.owed = appendReceipt(st.buf, j.req.Kind, r), nil
-		}
-	}
 	if j.in.returnTokenIDs && len(o.Tokens) > 0 {
 		st.buf = appendIDsComment(st.buf, o.Tokens)
 	}
