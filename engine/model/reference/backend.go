@@ -13,10 +13,13 @@ type matrix struct {
 	data       []float32
 }
 
-// buffer is an activation; data is [rows of the batch, width] during a step.
+// buffer is an activation; data is [rows, width] during a step, nil for a view.
 type buffer struct {
-	width int
-	data  []float32
+	width  int
+	data   []float32
+	shared bool          // has the rows of all ranks
+	view   tensor.Buffer // of which it is columns from first on, or None
+	first  int
 }
 
 // Backend holds decoded weights, the recording and the cache of one rank. It
@@ -28,6 +31,7 @@ type Backend struct {
 	vectors  [][]float32
 	buffers  []buffer
 	steps    []func(*step)
+	group    Group // nil without peers
 	embed    int   // rows of the embedding table
 	err      error // first recording error
 }
@@ -35,6 +39,7 @@ type Backend struct {
 // step is the batch in work and what it yields.
 type step struct {
 	*tensor.Batch
+	err    error // of a collective
 	seq    []int // [rows] sequence of each row
 	pos    []int // [rows] position of each row
 	logits [][]float32
@@ -107,7 +112,7 @@ func decode(h tensor.Host) ([]float32, error) {
 // Buffer implements Ops.
 func (b *Backend) Buffer(width int) tensor.Buffer {
 	b.check(width > 0, "buffer of width %d", width)
-	b.buffers = append(b.buffers, buffer{width: width})
+	b.buffers = append(b.buffers, buffer{width: width, view: tensor.None})
 	return tensor.Buffer(len(b.buffers) - 1)
 }
 
@@ -133,7 +138,8 @@ func (b *Backend) checkVector(op string, v tensor.Vector, want int) {
 
 // Run computes one batch and returns the logits [vocab] of each of its
 // LogitRows. It reports a recording error, and a batch that does not fit the
-// cache or vocabulary, without touching the cache.
+// cache or vocabulary, without touching the cache. The ranks of a group run their
+// batches at the same time, those without rows too.
 func (b *Backend) Run(batch *tensor.Batch) ([][]float32, error) {
 	if b.err != nil {
 		return nil, b.err
@@ -143,10 +149,14 @@ func (b *Backend) Run(batch *tensor.Batch) ([][]float32, error) {
 		return nil, fmt.Errorf("reference: %w", err)
 	}
 	for i := range b.buffers {
-		b.buffers[i].data = make([]float32, batch.Rows()*b.buffers[i].width)
+		if x := &b.buffers[i]; x.view == tensor.None {
+			x.data = make([]float32, b.rows(s, tensor.Buffer(i))*x.width)
+		}
 	}
 	for _, f := range b.steps {
-		f(s)
+		if f(s); s.err != nil {
+			return nil, fmt.Errorf("reference: %w", s.err)
+		}
 	}
 	return s.logits, nil
 }
@@ -184,6 +194,9 @@ func (b *Backend) newStep(batch *tensor.Batch) (*step, error) {
 		if r < 0 || int(r) >= batch.Rows() {
 			return nil, fmt.Errorf("logit row %d is outside the batch of %d", r, batch.Rows())
 		}
+	}
+	if err := b.checkGroup(batch); err != nil {
+		return nil, err
 	}
 	return s, b.checkTokens(batch)
 }

@@ -6,10 +6,26 @@ import (
 	"tandem/engine/tensor"
 )
 
-// row returns row i of a buffer.
+// row returns row i of a buffer or view.
 func (b *Backend) row(h tensor.Buffer, i int) []float32 {
-	w := b.buffers[h].width
-	return b.buffers[h].data[i*w : (i+1)*w]
+	x := b.buffers[h]
+	if x.view != tensor.None {
+		return b.row(x.view, i)[x.first : x.first+x.width]
+	}
+	return x.data[i*x.width : (i+1)*x.width]
+}
+
+// rows returns how many rows a buffer has in a step.
+func (b *Backend) rows(s *step, h tensor.Buffer) int {
+	if b.buffers[h].shared {
+		return sum(s.RankRows)
+	}
+	return s.Rows()
+}
+
+// checkRows verifies that out has a row for each row of in.
+func (b *Backend) checkRows(op string, out, in tensor.Buffer) {
+	b.check(b.buffers[out].shared == b.buffers[in].shared, "%s: rows of one rank and of all", op)
 }
 
 func (b *Backend) add(f func(*step)) { b.steps = append(b.steps, f) }
@@ -141,8 +157,9 @@ func (b *Backend) attend(s *step, row, kvHead int, a tensor.Attn, q, out []float
 func (b *Backend) AddLinear(x, in tensor.Buffer, w tensor.Matrix, bias tensor.Vector) {
 	b.checkLinear("AddLinear", in, w, b.buffers[x].width)
 	b.checkVector("AddLinear bias", bias, b.buffers[x].width)
+	b.checkRows("AddLinear", x, in)
 	b.add(func(s *step) {
-		for i := range s.Rows() {
+		for i := range b.rows(s, x) {
 			dst := b.row(x, i)
 			for j, y := range linear(b.row(in, i), b.matrices[w], b.optional(bias)) {
 				dst[j] += y
@@ -156,8 +173,9 @@ func (b *Backend) GatedMLP(out, x tensor.Buffer, norm tensor.Vector, eps float32
 	inter := b.buffers[out].width
 	b.checkLinear("GatedMLP", x, gateUp, 2*inter)
 	b.checkVector("GatedMLP norm", norm, b.buffers[x].width)
+	b.checkRows("GatedMLP", out, x)
 	b.add(func(s *step) {
-		for i := range s.Rows() {
+		for i := range b.rows(s, out) {
 			y := linear(rmsNorm(b.row(x, i), b.vectors[norm], eps), b.matrices[gateUp], nil)
 			dst := b.row(out, i)
 			for j := range dst {
@@ -169,12 +187,20 @@ func (b *Backend) GatedMLP(out, x tensor.Buffer, norm tensor.Vector, eps float32
 
 // Logits implements Ops.
 func (b *Backend) Logits(x tensor.Buffer, norm tensor.Vector, eps float32, head tensor.Matrix, cuts []int) {
-	b.check(cuts == nil, "Logits: no group")
 	b.checkLinear("Logits", x, head, b.matrices[head].rows)
 	b.checkVector("Logits norm", norm, b.buffers[x].width)
-	b.add(func(s *step) {
+	rows := func(s *step) {
 		for _, r := range s.LogitRows {
 			s.logits = append(s.logits, linear(rmsNorm(b.row(x, int(r)), b.vectors[norm], eps), b.matrices[head], nil))
 		}
+	}
+	b.add(rows)
+	if cuts == nil {
+		return
+	}
+	b.checkCuts("Logits", cuts, cuts[len(cuts)-1])
+	b.collective(func(s *step) (err error) {
+		s.logits, err = b.gatherColumns(s.logits, cuts)
+		return err
 	})
 }

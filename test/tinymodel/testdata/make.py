@@ -188,3 +188,6 @@ MOE = dict(num_experts=7, num_experts_per_tok=3, moe_intermediate_size=32)
 folder("qwen3moe-mixed", torch.bfloat16, build(11, "qwen3_moe", norm_topk_prob=False, mlp_only_layers=[0], **MOE))
 write_gguf("gguf-qwen3moe-quant", build(12, "qwen3_moe", norm_topk_prob=True, tie_word_embeddings=True, **MOE),
            [Q.Q8_0, Q.Q4_1, Q.Q4_0, Q.Q5_0, Q.Q5_1])
+# Heads and widths that ranks cannot divide evenly.
+folder("qwen2-odd", torch.bfloat16, build(13, "qwen2", hidden_size=48, intermediate_size=40, num_attention_heads=9,
+                                          num_key_value_heads=3, head_dim=16))
