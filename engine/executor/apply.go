@@ -19,6 +19,8 @@ func (c *Core) Apply(now time.Duration, r Result) {
 		panic("executor: Apply without a batch")
 	}
 	c.now, c.flight = now, false
+	c.stats.PrefillTokens += uint64(c.share.ctxTokens)
+	c.stats.DecodeTokens += uint64(c.share.genTokens)
 	for _, cp := range c.batch.Copies {
 		c.kv.EndCopy(cp.From)
 	}
@@ -33,6 +35,9 @@ func (c *Core) Apply(now time.Duration, r Result) {
 	for i, row := range c.plan.Rows {
 		s := c.slots[row.Seq.Slot]
 		c.trust(s)
+		if s.fresh && s.first {
+			c.countPrefix(s)
+		}
 		s.tries, s.fresh = 0, false
 		s.Computed += row.Tokens
 		c.commit(s)
@@ -118,6 +123,23 @@ func (c *Core) show(s *sequence, id int32) (shown, rest string, end request.Fini
 	return shown, rest, request.FinishLength
 }
 
+// countPrefix counts how much of a prompt was found when it was first admitted.
+func (c *Core) countPrefix(s *sequence) {
+	c.stats.PrefixQueryTokens += uint64(len(s.req.Prompt))
+	c.stats.PrefixHitTokens += uint64(s.cached)
+}
+
+// unadmit puts a request that was admitted in the step that does not count back
+// into the queue, in its place.
+func (c *Core) unadmit(s *sequence, to request.State) {
+	if s.first {
+		s.admitted, s.cached = false, 0
+	}
+	c.sch.Requeue(&s.Seq)
+	s.committed = 0
+	c.enter(s, to)
+}
+
 // stepFailed handles a failed step: its requests are tried once more, in
 // smaller pieces, and ended if that fails too. Nothing of the step stays.
 func (c *Core) stepFailed(err error) {
@@ -143,10 +165,7 @@ func (c *Core) stepFailed(err error) {
 			c.suspects++
 		}
 		if fresh { // may have shared blocks that were to be computed in this step
-			c.sch.Requeue(&s.Seq)
-			s.committed = 0
-			s.admitted = s.output() > 0 || s.Pauses > 0
-			c.enter(s, request.Paused)
+			c.unadmit(s, request.Paused)
 		}
 	}
 	c.piece = scheduler.Limits{

@@ -31,7 +31,6 @@ func (c *Core) Hold() *Batch {
 	clear(b.Rows[len(rows):])
 	b.Rows, p.Rows = rows, keep
 	c.kv.ClearPending()
-	c.stats.PrefillTokens -= uint64(c.share.ctxTokens)
 	c.share.ctxRequests, c.share.ctxTokens = 0, 0
 	if len(rows) > 0 {
 		return b
@@ -54,12 +53,5 @@ func (c *Core) holdBack(s *sequence, grown int) {
 		c.sch.Shrink(&s.Seq, grown)
 		return
 	}
-	if s.counted { // the admission that is for good will be the first
-		c.stats.PrefixQueryTokens -= uint64(len(s.req.Prompt))
-		c.stats.PrefixHitTokens -= uint64(s.cached)
-		s.admitted, s.cached = false, 0
-	}
-	c.sch.Requeue(&s.Seq)
-	s.committed = 0
-	c.enter(s, s.from)
+	c.unadmit(s, s.from)
 }

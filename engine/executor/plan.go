@@ -69,12 +69,10 @@ func (c *Core) carryOut(p *scheduler.Plan) {
 	}
 	for _, a := range p.Admitted {
 		s := c.slots[a.Seq.Slot]
-		s.fresh, s.from, s.counted = true, s.State, !s.admitted
+		s.fresh, s.from, s.first = true, s.State, !s.admitted
 		if !s.admitted {
 			s.admitted = true
 			s.cached = min(s.Computed, len(s.req.Prompt))
-			c.stats.PrefixQueryTokens += uint64(len(s.req.Prompt))
-			c.stats.PrefixHitTokens += uint64(s.cached)
 		}
 		c.enter(s, request.Prefill)
 	}
@@ -106,8 +104,6 @@ func (c *Core) build(p *scheduler.Plan) *Batch {
 			Pages: s.Table[:c.blocksFor(end)], Sample: end == s.Known, Index: s.output(), Context: ctx,
 		})
 	}
-	c.stats.PrefillTokens += uint64(c.share.ctxTokens)
-	c.stats.DecodeTokens += uint64(c.share.genTokens)
 	c.plan, c.flight = p, true
 	return b
 }

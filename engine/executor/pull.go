@@ -62,9 +62,8 @@ func (c *Core) startPull(s *sequence, have int) {
 	c.recvOpen++
 	c.recvBlocks += p.blocks
 	s.cached = min(have*c.cfg.BlockTokens, len(s.req.Prompt))
-	c.stats.PrefixQueryTokens += uint64(len(s.req.Prompt))
-	c.stats.PrefixHitTokens += uint64(s.cached)
 	s.admitted = true
+	c.countPrefix(s)
 	c.retime(s)
 	c.fx().Pulls = append(c.fx().Pulls, transfer.Pull{
 		Handle: *p.handle, Have: s.hashes[:have:have], Dst: slices.Clone(s.Table[have : have+p.blocks]),

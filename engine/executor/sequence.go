@@ -33,8 +33,8 @@ type sequence struct {
 	cached    int              // prompt tokens that the first prefill did not compute
 	admitted  bool             // its first admission was counted
 	fresh     bool             // admitted in the step that runs
-	from      request.State    // with fresh: before its admission
-	counted   bool             // with fresh: that admission was its first
+	from      request.State    // with fresh: state before the admission
+	first     bool             // with fresh: it is its first
 	lent      bool             // no request: blocks that another rank may pull
 	tries     int              // failed steps since the last good one
 

@@ -1,0 +1,289 @@
+package executor
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"tandem/engine/request"
+	"tandem/engine/transfer"
+)
+
+// fatal is the part of testing.TB and rapid.T that the checks need.
+type fatal interface {
+	Helper()
+	Fatalf(format string, args ...any)
+}
+
+// client is what the sender of one request has seen.
+type client struct {
+	req     *request.Request
+	tokens  []int32
+	finish  request.Finish
+	err     *request.Error
+	usage   request.Usage
+	handle  *transfer.Handle
+	retired bool
+	loans   []Borrowed
+}
+
+// rank is a core with a fake model. The K and V of a position is a hash of
+// all tokens up to it, so that a wrong block is seen wherever it comes from.
+type rank struct {
+	*Core
+	t       fatal
+	cache   []uint64
+	clients map[request.ID]*client
+	moved   *movers
+
+	hold      bool   // hold the next plan
+	between   func() // once, between Plan and Hold or Apply
+	failNext  bool
+	prefilled int // prompt tokens of rows that ran
+	ran       int // steps
+}
+
+func newRank(t fatal, cfg Config) *rank {
+	t.Helper()
+	c, err := New(cfg)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return &rank{Core: c, t: t, cache: make([]uint64, cfg.Blocks*cfg.BlockTokens), clients: map[request.ID]*client{}}
+}
+
+func (r *rank) submit(q *request.Request, h *transfer.Handle) *client {
+	refused := r.Precheck(q, h)
+	r.clients[q.ID] = &client{req: q}
+	r.Submit(r.now, q, h)
+	r.collect()
+	cl := r.clients[q.ID]
+	if refused == nil != (cl.err == nil || cl.err.Code == request.QueueFull) {
+		r.t.Fatalf("request %d: precheck says %v, submit %v", q.ID, refused, cl.err)
+	}
+	return cl
+}
+
+// collect carries out effects and proves the invariants.
+func (r *rank) collect() {
+	e := r.Effects()
+	for _, o := range e.Outputs {
+		cl := r.clients[o.Request.ID]
+		if cl.finish != request.Running || o.First != len(cl.tokens) {
+			r.t.Fatalf("request %d: output %+v after %q and %d tokens", o.Request.ID, o, cl.finish, len(cl.tokens))
+		}
+		for _, t := range o.Tokens {
+			cl.tokens = append(cl.tokens, t.ID)
+		}
+		cl.finish, cl.err, cl.usage = o.Finish, o.Err, o.Usage
+		if o.Handle != nil {
+			cl.handle = o.Handle
+		}
+	}
+	for _, b := range e.Borrowed {
+		r.clients[b.ID].loans = append(r.clients[b.ID].loans, b)
+	}
+	for _, id := range e.Retired {
+		if r.clients[id].retired {
+			r.t.Fatalf("request %d retired twice", id)
+		}
+		r.clients[id].retired = true
+	}
+	if r.moved != nil {
+		r.moved.carryOut(r, e)
+	}
+	r.check()
+}
+
+func (r *rank) check() {
+	r.t.Helper()
+	if err := r.Check(); err != nil {
+		r.t.Fatalf("%v", err)
+	}
+}
+
+// step runs one iteration and reports whether a batch ran.
+func (r *rank) step(now time.Duration) bool {
+	b := r.Plan(now)
+	r.check()
+	r.checkLoad(b)
+	if f := r.between; f != nil {
+		r.between = nil
+		f()
+	}
+	if r.hold {
+		before := b
+		b = r.Hold()
+		r.check()
+		r.checkHeld(before, b)
+	}
+	r.collect()
+	if b == nil {
+		return false
+	}
+	r.ran++
+	res := r.run(b)
+	if r.failNext {
+		r.failNext = false
+		res = Result{Err: errors.New("injected")}
+	}
+	r.Apply(now, res)
+	r.collect()
+	return true
+}
+
+// finish runs without holding until nothing can run any more.
+func (r *rank) drainQueue(now time.Duration) {
+	r.hold = false
+	for range 10000 {
+		if !r.step(now) {
+			return
+		}
+	}
+	r.t.Fatalf("still busy")
+}
+
+func (r *rank) run(b *Batch) Result {
+	size := r.cfg.BlockTokens
+	for _, c := range b.Copies {
+		from, to := int(c.From)*size, int(c.To)*size
+		copy(r.cache[to:to+c.Tokens], r.cache[from:from+c.Tokens])
+	}
+	res := Result{Sampled: make([]Sampled, len(b.Rows))}
+	for i, row := range b.Rows { // all rows write before any reads: they may share
+		h := seed(row.Request)
+		known := r.known(row.Request)
+		for p, t := range known[:row.Pos+len(row.Tokens)] {
+			h = mixToken(h, t)
+			if p >= row.Pos {
+				r.cache[int(row.Pages[p/size])*size+p%size] = h
+			}
+		}
+		if row.Context {
+			r.prefilled += len(row.Tokens)
+		}
+		res.Sampled[i].Token.ID = int32(h>>20) % int32(r.cfg.Vocab/4) // few tokens: prompts meet again
+		if res.Sampled[i].Token.ID < 0 {
+			res.Sampled[i].Token.ID = -res.Sampled[i].Token.ID
+		}
+	}
+	for _, row := range b.Rows {
+		r.verifyPages(row)
+	}
+	return res
+}
+
+// verifyPages proves that all of a row's past is in its pages.
+func (r *rank) verifyPages(row Row) {
+	size, h := r.cfg.BlockTokens, seed(row.Request)
+	for p, t := range r.known(row.Request)[:row.Pos+len(row.Tokens)] {
+		h = mixToken(h, t)
+		if got := r.cache[int(row.Pages[p/size])*size+p%size]; got != h {
+			r.t.Fatalf("request %d reads other K and V at position %d of block %d", row.Request.ID, p, row.Pages[p/size])
+		}
+	}
+}
+
+func (r *rank) known(q *request.Request) []int32 {
+	all := slices.Clone(q.Prompt)
+	return append(all, r.clients[q.ID].tokens...)
+}
+
+func seed(q *request.Request) uint64 {
+	h := uint64(14695981039346656037)
+	for _, b := range []byte(q.CacheSalt) {
+		h = mixToken(h, int32(b))
+	}
+	return h
+}
+
+func mixToken(h uint64, t int32) uint64 {
+	h = (h ^ uint64(uint32(t))) * 1099511628211
+	return h ^ h>>29
+}
+
+// oracle returns the n tokens that follow a prompt.
+func (r *rank) oracle(q *request.Request, n int) []int32 {
+	h := seed(q)
+	for _, t := range q.Prompt {
+		h = mixToken(h, t)
+	}
+	out := make([]int32, n)
+	for i := range out {
+		t := int32(h>>20) % int32(r.cfg.Vocab/4)
+		if t < 0 {
+			t = -t
+		}
+		out[i], h = t, mixToken(h, t)
+	}
+	return out
+}
+
+// verifyEnd proves that every client has what the oracle says and that
+// nothing is left.
+func (r *rank) verifyEnd(all bool) {
+	r.t.Helper()
+	for id, cl := range r.clients {
+		want := r.oracle(cl.req, cl.req.MaxTokens)
+		if len(cl.tokens) > len(want) || !slices.Equal(cl.tokens, want[:len(cl.tokens)]) {
+			r.t.Fatalf("request %d: %v, want %v", id, cl.tokens, want)
+		}
+		if cl.finish == request.FinishLength && len(cl.tokens) != len(want) || cl.finish == request.Running || !cl.retired {
+			r.t.Fatalf("request %d ended %q with %d of %d tokens, retired %v", id, cl.finish, len(cl.tokens), len(want), cl.retired)
+		}
+		if all && cl.finish == request.FinishError && cl.err.Code != request.InvalidRequest {
+			r.t.Fatalf("request %d failed: %v", id, cl.err)
+		}
+	}
+	st := r.Stats()
+	if st.BlocksFree+st.BlocksReusable != st.BlocksTotal || st.Holds+st.Waiting+st.Running != 0 || st.Deadlocks != 0 {
+		r.t.Fatalf("left over: %+v", st)
+	}
+}
+
+// checkLoad compares Load with a count of its own.
+func (r *rank) checkLoad(b *Batch) {
+	r.t.Helper()
+	want := Load{FreeBlocks: r.kv.Free()}
+	for _, s := range r.slots {
+		if s == nil {
+			continue
+		}
+		p := len(s.req.Prompt)
+		switch s.State {
+		case request.Waiting, request.Paused:
+			want.Waiting++
+			want.QueuedPrefill += p
+		case request.GenInit:
+			want.Waiting++
+			want.QueuedPrefill += p - s.Offered
+		case request.GenRecv:
+			want.QueuedPrefill += p - s.Offered
+		case request.CtxSend:
+			want.Transfer++
+			continue
+		case request.Closed:
+			want.Retiring++
+			continue
+		default:
+			want.QueuedPrefill += max(p-s.Computed, 0)
+		}
+		want.Active++
+		want.PromptTokens += p
+		want.UncachedTokens += max(p-s.cached, 0)
+	}
+	if b != nil {
+		for _, row := range b.Rows {
+			if row.Context {
+				want.CtxRequests++
+				want.CtxTokens += len(row.Tokens)
+			} else {
+				want.GenRequests++
+				want.GenTokens += len(row.Tokens)
+			}
+		}
+	}
+	if got := r.Load(); got != want {
+		r.t.Fatalf("load %+v, want %+v", got, want)
+	}
+}
