@@ -21,7 +21,9 @@ func (l *Listener) Join(stream commpb.Lockstep_JoinServer) error {
 	}
 	c := &leafConn{stream: stream, steps: make(chan *commpb.Step, 2)}
 	hello, gone := make(chan *commpb.Hello, 1), make(chan struct{})
+	l.bg.Add(1)
 	go func() {
+		defer l.bg.Done()
 		defer close(gone)
 		c.left = l.listen(c, hello)
 	}()

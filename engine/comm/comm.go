@@ -3,7 +3,7 @@ package comm
 import "context"
 
 // Comm is one rank's place in the group. Its methods are for the rank's own
-// goroutine, except Wake, Progress and Fail, which anybody may call. After an
+// goroutine, except Wake, Post, Progress and Fail, which anybody may call. After an
 // error every further call gives the same error.
 type Comm interface {
 	// ID is the rank, Size the number of ranks.
@@ -27,7 +27,8 @@ type Comm interface {
 	AllGather(ctx context.Context, dst, src []float32, rows []int, width int) error
 	// ReduceScatter gives each rank the sum over all ranks of its part of src:
 	// dst [rows[rank], width] of src [sum(rows), width]. dst may be the rank's
-	// own part of src. src is scratch afterwards.
+	// own part of src. src is scratch afterwards. Sums follow the tree of the
+	// package comment.
 	ReduceScatter(ctx context.Context, dst, src []float32, rows []int, width int) error
 	// AllToAll brings each row to one rank: rows[from*Size+to] rows of src go from
 	// rank from to rank to. src [rows to rank 0, then to rank 1, …, width], dst
@@ -45,6 +46,10 @@ type Comm interface {
 	// Progress says that the rank is alive in a long forward; peers that wait for
 	// it start their time-out anew.
 	Progress()
+
+	// Post sends a message to the process of rank 0, which gets it by
+	// Config.OnPost. It does not wait for anybody; see Rank.Post.
+	Post(msg []byte) error
 
 	// Fail ends the group because of err.
 	Fail(err error)

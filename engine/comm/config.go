@@ -9,7 +9,7 @@ import (
 )
 
 // protocolVersion is spoken between processes. Others are refused.
-const protocolVersion = 1
+const protocolVersion = 2
 
 // Config of a group. All processes of an instance need the same Size,
 // ConfigEpoch and Key.
@@ -31,7 +31,19 @@ type Config struct {
 	OnStall func(Stall)
 	// JoinTimeout bounds the time until all ranks have joined. 0 = 60 s.
 	JoinTimeout time.Duration
-	// MaxPayload bounds one rank's payload in bytes. 0 = 64 MiB.
+	// Work is a count that moves while this process computes. Waits for a rank
+	// whose process moves it last on, as after Rank.Progress. It is called a few
+	// times a second from goroutines of the group; nil = none.
+	Work func() uint64
+	// OnPost gets what ranks post, in the process of rank 0 alone: from a reader of
+	// the group with the ranks of the process that sent it, in the order in which
+	// that process sent it, or from the goroutine that posts if that is in the same
+	// process. It may run several times at once, it must not block, and msg is
+	// valid during the call. It may run while the group ends, never after Close.
+	// nil drops the messages.
+	OnPost func(from Span, msg []byte)
+	// MaxPayload bounds one rank's payload and one posted message, in bytes.
+	// 0 = 64 MiB.
 	MaxPayload uint32
 
 	// DataPort of the root for activations; 0 = any free one.

@@ -90,14 +90,19 @@ func sum(x []int) (n int) {
 	return n
 }
 
-// leftFold adds in ascending rank order, element by element.
-func leftFold(size int, get func(rank, i int) float32, n int) []float32 {
-	out := make([]float32, n)
+// naiveTree adds by halves of the range of ranks, element by element.
+func naiveTree(all [][]float32, lo, hi, i int) float32 {
+	if hi-lo == 1 {
+		return all[lo][i]
+	}
+	mid := (lo + hi) / 2
+	return naiveTree(all, lo, mid, i) + naiveTree(all, mid, hi, i)
+}
+
+func treeSums(all [][]float32) []float32 {
+	out := make([]float32, len(all[0]))
 	for i := range out {
-		out[i] = get(0, i)
-		for r := 1; r < size; r++ {
-			out[i] += get(r, i)
-		}
+		out[i] = naiveTree(all, 0, len(all), i)
 	}
 	return out
 }
@@ -113,7 +118,7 @@ func TestRowsAreTheSameBitsInEveryLayout(t *testing.T) {
 				for r := range all {
 					all[r] = values(uint64(r+10*round), total)
 				}
-				want := leftFold(size, func(r, i int) float32 { return all[r][i] }, total)
+				want := treeSums(all)
 				w.all(t, func(c Comm) error { return checkRows(t.Context(), c, all, want, rows, width) })
 			}
 		}

@@ -17,10 +17,18 @@
 //	err = rank.AllReduce(ctx, x)
 //
 // Rules kept here: results are the same bits however the ranks are spread over
-// goroutines and processes, since sums run in ascending rank order; a rank that
+// goroutines and processes, since sums follow one tree over the ranks; a rank that
 // fails, closes, is cancelled or calls another collective than its peers ends the
 // group, and every peer gets an error that names the rank and the iteration; no
 // wait lasts longer than the time-out. A group that ended stays so.
+//
+// The tree halves the range of ranks, the lower part of [lo, hi) ending at
+// (lo+hi)/2, until one rank is left:
+//
+//	sum(lo, hi) = sum(lo, mid) + sum(mid, hi), mid = (lo+hi)/2
+//
+// What is no collective goes to the process of rank 0 by Rank.Post, in order, at
+// any time: tokens, ends of requests, counters.
 //
 // Ranks of one process meet in shared memory. Each other process has one gRPC
 // stream to the root for tables and payloads and one framed TCP connection for

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -141,7 +142,7 @@ func TestDivergence(t *testing.T) {
 			}
 			_, err := c.Exchange(ctx, rec)
 			return err
-		}, "iteration 5: config_epoch of rank 2 is 8, want 7"},
+		}, "iteration 5 in exchange: config_epoch of rank 2 is 8, want 7"},
 		{"wrong rank", func(ctx context.Context, c Comm, odd bool) error {
 			rec := record(c, 5)
 			if odd {
@@ -169,7 +170,7 @@ func TestDivergence(t *testing.T) {
 			}
 			_, err := c.Gather(ctx, p)
 			return err
-		}, "iteration 5: payload_bytes of rank 2 is 2, want 3"},
+		}, "iteration 5 in gather: payload_bytes of rank 2 is 2, want 3"},
 		{"skipped iteration", func(ctx context.Context, c Comm, odd bool) error {
 			if _, err := c.Exchange(ctx, record(c, 5)); err != nil {
 				return err
@@ -204,11 +205,15 @@ func TestErrorsCrossProcesses(t *testing.T) {
 		&PeerError{Ranks: Span{1, 1}, Iter: 1 << 40, Err: fmt.Errorf("%w: %w", ErrCancelled, context.Canceled)},
 		&PeerError{Ranks: Span{1, 1}, Iter: 4, Err: errors.New("odd")},
 		&TimeoutError{Op: OpAllReduce, Iter: 3, Missing: []int{1, 4}, Waited: 1500 * time.Millisecond},
-		&DivergenceError{Field: "iter", Rank: 3, Iter: 8, Want: "8", Got: "9"},
+		&DivergenceError{Field: "iter", Rank: 3, Iter: 8, Op: OpExchange, Want: "8", Got: "9"},
 	} {
 		got := failureError(errorFailure(want))
 		if got.Error() != want.Error() {
 			t.Errorf("%v became %v", want, got)
+		}
+		ranks, iter, op := Blame(fmt.Errorf("engine: %w", got))
+		if r, i, o := Blame(want); !slices.Equal(ranks, r) || len(r) == 0 || iter != i || op != o {
+			t.Errorf("%v: blames %v at %d in %v", want, ranks, iter, op)
 		}
 		for _, reason := range failureCodes[1:] {
 			if errors.Is(got, reason) != errors.Is(want, reason) {

@@ -65,6 +65,14 @@ func (o Op) String() string {
 	return fmt.Sprintf("collective %d", uint8(o))
 }
 
+// where is what an error says of the collective.
+func (o Op) where() string {
+	if o == OpNone {
+		return ""
+	}
+	return " in " + o.String()
+}
+
 // PeerError says which ranks ended the group, and where they were.
 type PeerError struct {
 	Ranks Span
@@ -75,11 +83,7 @@ type PeerError struct {
 
 // Error names the ranks, the iteration and the cause.
 func (e *PeerError) Error() string {
-	where := ""
-	if e.Op != OpNone {
-		where = " in " + e.Op.String()
-	}
-	return fmt.Sprintf("%v left the group at iteration %d%s: %v", e.Ranks, e.Iter, where, e.Err)
+	return fmt.Sprintf("%v left the group at iteration %d%s: %v", e.Ranks, e.Iter, e.Op.where(), e.Err)
 }
 
 // Unwrap gives the cause.
@@ -108,13 +112,15 @@ type DivergenceError struct {
 	Field string
 	Rank  int
 	Iter  uint64
+	Op    Op // in which it was found, or OpNone
 	Want  string
 	Got   string
 }
 
 // Error names the field, the iteration and both values.
 func (e *DivergenceError) Error() string {
-	return fmt.Sprintf("divergence at iteration %d: %s of rank %d is %s, want %s", e.Iter, e.Field, e.Rank, e.Got, e.Want)
+	return fmt.Sprintf("divergence at iteration %d%s: %s of rank %d is %s, want %s",
+		e.Iter, e.Op.where(), e.Field, e.Rank, e.Got, e.Want)
 }
 
 // Is makes it an ErrDivergence.
@@ -122,6 +128,29 @@ func (e *DivergenceError) Is(target error) bool { return target == ErrDivergence
 
 func diverged[T any](field string, rank int, iter uint64, want, got T) *DivergenceError {
 	return &DivergenceError{Field: field, Rank: rank, Iter: iter, Want: fmt.Sprint(want), Got: fmt.Sprint(got)}
+}
+
+// Blame takes the error with which a group ended apart, the same way in every
+// process: the ranks that failed first, the iteration and the collective they
+// failed in. It gives no ranks for other errors.
+func Blame(err error) (ranks []int, iter uint64, op Op) {
+	var (
+		peer *PeerError
+		late *TimeoutError
+		div  *DivergenceError
+	)
+	switch {
+	case errors.As(err, &late):
+		return late.Missing, late.Iter, late.Op
+	case errors.As(err, &div):
+		return []int{div.Rank}, div.Iter, div.Op
+	case errors.As(err, &peer):
+		for r := peer.Ranks.First; r <= peer.Ranks.Last; r++ {
+			ranks = append(ranks, r)
+		}
+		return ranks, peer.Iter, peer.Op
+	}
+	return nil, 0, OpNone
 }
 
 func rankList(ranks []int) string {

@@ -39,7 +39,7 @@ func errorFailure(err error) *commpb.Failure {
 		f.Iter, f.Op, f.WaitedMs = late.Iter, uint32(late.Op), uint64(late.Waited.Milliseconds())
 		f.Missing = uints(late.Missing)
 	case errors.As(err, &div):
-		f.Iter, f.First, f.Last = div.Iter, uint32(div.Rank), uint32(div.Rank)
+		f.Iter, f.Op, f.First, f.Last = div.Iter, uint32(div.Op), uint32(div.Rank), uint32(div.Rank)
 		f.Field, f.Want, f.Got = div.Field, div.Want, div.Got
 	case errors.As(err, &peer):
 		f.Iter, f.Op, f.Reason = peer.Iter, uint32(peer.Op), peer.Err.Error()
@@ -61,7 +61,8 @@ func failureError(f *commpb.Failure) error {
 		return &TimeoutError{Op: op, Iter: f.GetIter(), Missing: ints(f.GetMissing()), Waited: waited}
 	case errors.Is(reason, ErrDivergence) && f.GetField() != "":
 		return &DivergenceError{
-			Field: f.GetField(), Rank: int(f.GetFirst()), Iter: f.GetIter(), Want: f.GetWant(), Got: f.GetGot(),
+			Field: f.GetField(), Rank: int(f.GetFirst()), Iter: f.GetIter(), Op: op,
+			Want: f.GetWant(), Got: f.GetGot(),
 		}
 	}
 	return &PeerError{

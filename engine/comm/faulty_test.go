@@ -84,7 +84,7 @@ func TestFaultsBetweenProcesses(t *testing.T) {
 		fault Fault
 		is    error
 	}{{FaultLose, ErrTimeout}, {FaultDuplicate, ErrDivergence}, {FaultCut, nil}} {
-		w := newWorld(t, layout{2, 2}, Config{Timeout: 400 * time.Millisecond})
+		w := newWorld(t, layout{2, 2}, Config{Timeout: 800 * time.Millisecond})
 		within(t, 5*time.Second, func() {
 			for r, err := range faultyLoop(t, w, 10, &Rule{Fault: tc.fault, Rank: 3, Op: OpExchange, Iter: 5}) {
 				if err == nil || tc.is != nil && !errors.Is(err, tc.is) || !strings.Contains(err.Error(), "rank 3") {
@@ -107,7 +107,7 @@ func TestFaultyWithoutRulesConforms(t *testing.T) {
 	for r := range all {
 		all[r] = values(uint64(r), 9)
 	}
-	want := leftFold(3, func(r, i int) float32 { return all[r][i] }, 9)
+	want := treeSums(all)
 	w.all(t, func(c Comm) error {
 		if err := c.Barrier(t.Context()); err != nil {
 			return err

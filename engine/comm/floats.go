@@ -128,7 +128,7 @@ func (r *Rank) reduceShare() {
 		return
 	}
 	lo, hi := share(r.call.n, r.seat, len(h.ranks))
-	sumInto(h.src, nil, lo, hi)
+	r.sumInto(nil, lo, hi)
 }
 
 // reduceParts is a rank's share of a reduce-scatter: its own part, and the parts
@@ -143,66 +143,10 @@ func (r *Rank) reduceParts() {
 		hi := lo + n*r.call.width
 		switch {
 		case i == r.id:
-			sumInto(h.src, h.dst[i], lo, hi)
+			r.sumInto(h.dst[i], lo, hi)
 		case !h.span.Has(i) && i%len(h.ranks) == r.seat:
-			sumInto(h.src, h.src[i][lo:hi], lo, hi)
+			r.sumInto(h.src[i][lo:hi], lo, hi)
 		}
 		lo = hi
-	}
-}
-
-// share splits n elements into parts at multiples of a cache line.
-func share(n, part, parts int) (lo, hi int) {
-	const line = cacheLine / 4
-	lines := (n + line - 1) / line
-	return min(lines*part/parts*line, n), min(lines*(part+1)/parts*line, n)
-}
-
-// chunk is how many elements are summed at a time, so that they stay in the
-// first-level cache.
-const chunk = 2048
-
-// sumInto adds src[0][lo:hi] + src[1][lo:hi] + … in this order, for every
-// element alone, and writes the sums to dst, or to every src if dst is nil. dst
-// may be that stretch of one of the sources.
-func sumInto(src [][]float32, dst []float32, lo, hi int) {
-	var acc [chunk]float32
-	for at := lo; at < hi; at += chunk {
-		n := min(chunk, hi-at)
-		sum := acc[:n]
-		if len(src) == 1 {
-			copy(sum, src[0][at:at+n])
-		} else {
-			addTwo(sum, src[0][at:at+n], src[1][at:at+n])
-			for _, s := range src[2:] {
-				addTwo(sum, sum, s[at:at+n])
-			}
-		}
-		if dst != nil {
-			copy(dst[at-lo:], sum)
-			continue
-		}
-		for _, s := range src {
-			copy(s[at:], sum)
-		}
-	}
-}
-
-// addTwo is dst = a + b; all have one length.
-func addTwo(dst, a, b []float32) {
-	for len(dst) >= 8 && len(a) >= 8 && len(b) >= 8 {
-		d, x, y := (*[8]float32)(dst), (*[8]float32)(a), (*[8]float32)(b)
-		d[0] = x[0] + y[0]
-		d[1] = x[1] + y[1]
-		d[2] = x[2] + y[2]
-		d[3] = x[3] + y[3]
-		d[4] = x[4] + y[4]
-		d[5] = x[5] + y[5]
-		d[6] = x[6] + y[6]
-		d[7] = x[7] + y[7]
-		dst, a, b = dst[8:], a[8:], b[8:]
-	}
-	for i := range dst {
-		dst[i] = a[i] + b[i]
 	}
 }

@@ -52,9 +52,9 @@ func FuzzRootMessages(f *testing.F) {
 
 // FuzzHello gives a root joins of any content; it must take what fits alone.
 func FuzzHello(f *testing.F) {
-	f.Add(uint32(1), uint32(4), uint32(2), uint32(3), []byte(nil))
-	f.Add(uint32(1), uint32(4), uint32(3), uint32(2), []byte("x"))
-	f.Add(uint32(2), uint32(1<<31), uint32(1<<31), uint32(1<<32-1), []byte("x"))
+	f.Add(uint32(protocolVersion), uint32(4), uint32(2), uint32(3), []byte(nil))
+	f.Add(uint32(protocolVersion), uint32(4), uint32(3), uint32(2), []byte("x"))
+	f.Add(uint32(9), uint32(1<<31), uint32(1<<31), uint32(1<<32-1), []byte("x"))
 	f.Fuzz(func(t *testing.T, version, size, first, last uint32, mac []byte) {
 		cfg := Config{Size: 4}
 		cfg.setDefaults()

@@ -25,6 +25,8 @@ type remote interface {
 	reduces() bool
 
 	wake()
+	// post takes over msg and does not block.
+	post(msg []byte)
 	beat(progress uint64, missing []int)
 	// missing lists the ranks of other processes that a call waits for.
 	missing() []int
@@ -77,6 +79,7 @@ func newHub(cfg Config, span Span) *hub {
 		h.ranks = append(h.ranks, &Rank{
 			hub: h, id: id, seat: id - span.First,
 			table: make([]Record, cfg.Size), parts: make([][]byte, cfg.Size),
+			scratch: make([]float32, scratchLen(cfg.Size)),
 		})
 	}
 	return h
@@ -189,15 +192,23 @@ func (r *Rank) agrees(o *Rank) error {
 	return nil
 }
 
-// peerError attributes err to ranks, unless it already says more.
+// peerError attributes err to ranks, unless it already says more, and a
+// divergence to the collective.
 func peerError(ranks Span, iter uint64, op Op, err error) error {
 	var (
 		peer *PeerError
 		late *TimeoutError
 		div  *DivergenceError
 	)
-	if errors.As(err, &peer) || errors.As(err, &late) || errors.As(err, &div) {
+	switch {
+	case errors.As(err, &peer) || errors.As(err, &late):
+		return err
+	case !errors.As(err, &div):
+		return &PeerError{Ranks: ranks, Iter: iter, Op: op, Err: err}
+	case errors.Unwrap(err) != nil || div.Op != OpNone: // it says more
 		return err
 	}
-	return &PeerError{Ranks: ranks, Iter: iter, Op: op, Err: err}
+	found := *div // others may read div by now
+	found.Op = op
+	return &found
 }

@@ -43,8 +43,9 @@ func Join(ctx context.Context, addr string, ranks Span, cfg Config) (*Group, err
 			l.hub.up = l
 			if err = l.enrol(wait, host); err == nil {
 				l.hub.start()
-				l.hub.bg.Add(1)
+				l.hub.bg.Add(2)
 				go l.read()
+				go l.deliver()
 				return &Group{hub: l.hub}, nil
 			}
 			l.abandon()
@@ -98,6 +99,7 @@ func open(wait context.Context, addr string, cfg Config) (*leaf, error) {
 	return &leaf{
 		conn: conn, stream: stream, cancel: cancel,
 		steps: make(chan *commpb.Step, 2), heard: make(chan struct{}),
+		outbox: outbox{ready: make(chan struct{}, 1)},
 	}, nil
 }
 

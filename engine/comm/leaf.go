@@ -22,6 +22,7 @@ type leaf struct {
 	cancel context.CancelFunc
 	mu     sync.Mutex // for Send
 	waking atomic.Bool
+	outbox outbox
 	steps  chan *commpb.Step
 	data   *dataConn
 
@@ -35,7 +36,10 @@ var rootSpan = Span{0, 0}
 
 func (l *leaf) send(m *commpb.LeafMessage) error {
 	l.mu.Lock()
-	err := l.stream.Send(m)
+	err := l.flushPosts() // what was posted before a collective arrives before it
+	if err == nil {
+		err = l.stream.Send(m)
+	}
 	l.mu.Unlock()
 	l.flushWake()
 	return err

@@ -18,6 +18,7 @@ type Rank struct {
 	call      call // read by the last to arrive
 	table     []Record
 	parts     [][]byte
+	scratch   []float32 // for sums
 
 	_ [cacheLine]byte
 	// Read by others at any time.
@@ -44,10 +45,10 @@ func (r *Rank) Exchange(ctx context.Context, rec Record) ([]Record, error) {
 	last := r.iter.Load()
 	r.iter.Store(rec.Iter)
 	if r.exchanges > 0 && rec.Iter != last+1 {
-		return nil, r.abort(diverged("iter", r.id, rec.Iter, last+1, rec.Iter))
+		return nil, r.abort(OpExchange, diverged("iter", r.id, rec.Iter, last+1, rec.Iter))
 	}
 	if err := rec.check(r.id, rec.Iter); err != nil {
-		return nil, r.abort(err)
+		return nil, r.abort(OpExchange, err)
 	}
 	table := h.table[r.exchanges&1]
 	table[r.id] = rec
@@ -67,7 +68,7 @@ func (r *Rank) Gather(ctx context.Context, payload []byte) ([][]byte, error) {
 		return nil, h.cause()
 	}
 	if want := int(r.table[r.id].PayloadBytes); len(payload) != want {
-		return nil, r.abort(diverged("payload_bytes", r.id, r.iter.Load(), want, len(payload)))
+		return nil, r.abort(OpGather, diverged("payload_bytes", r.id, r.iter.Load(), want, len(payload)))
 	}
 	none := true
 	for i := range r.table {
@@ -116,18 +117,18 @@ func (r *Rank) Woken() <-chan struct{} { return r.hub.woken }
 func (r *Rank) Progress() { r.progress.Add(1) }
 
 // Fail ends the group because of err.
-func (r *Rank) Fail(err error) { _ = r.abort(err) }
+func (r *Rank) Fail(err error) { _ = r.abort(Op(r.op.Load()), err) }
 
 // Close leaves the group, which ends it for all.
 func (r *Rank) Close() error {
-	_ = r.abort(ErrClosed)
+	_ = r.abort(Op(r.op.Load()), ErrClosed)
 	return nil
 }
 
 // abort ends the group and returns the error that ended it, which may be an
 // earlier one.
-func (r *Rank) abort(err error) error {
-	r.hub.fail(peerError(Span{r.id, r.id}, r.iter.Load(), Op(r.op.Load()), err))
+func (r *Rank) abort(op Op, err error) error {
+	r.hub.fail(peerError(Span{r.id, r.id}, r.iter.Load(), op, err))
 	return r.hub.cause()
 }
 

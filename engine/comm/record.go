@@ -155,7 +155,9 @@ func checkTable(table []Record, maxPayload uint32) error {
 func RouteDivergence(table []Record) error {
 	for rank := range table {
 		if want, got := table[0].RouteDigest, table[rank].RouteDigest; got != want {
-			return diverged("route_digest", rank, table[rank].Iter, fmt.Sprintf("%016x", want), fmt.Sprintf("%016x", got))
+			err := diverged("route_digest", rank, table[rank].Iter, fmt.Sprintf("%016x", want), fmt.Sprintf("%016x", got))
+			err.Op = OpExchange
+			return err
 		}
 	}
 	return nil

@@ -136,6 +136,7 @@ func (c *root) barrier(seq uint64) error {
 
 func (c *root) reduces() bool { return true }
 func (c *root) wake()         { c.hub.wake() }
+func (c *root) post([]byte)   { panic("comm: rank 0 needs no post") }
 
 // beat tells each leaf how far the others are and whom the root waits for.
 func (c *root) beat(progress uint64, missing []int) {
@@ -189,6 +190,8 @@ func (c *root) received(l *leafConn, m *commpb.LeafMessage) {
 		default:
 			h.fail(diverged("pending steps", l.span.First, h.ranks[0].iter.Load(), cap(l.steps), cap(l.steps)+1))
 		}
+	case *commpb.LeafMessage_Posts:
+		h.posted(l.span, k.Posts.GetMessages())
 	case *commpb.LeafMessage_Wake:
 		h.wake()
 	case *commpb.LeafMessage_Beat:

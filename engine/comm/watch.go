@@ -120,8 +120,12 @@ func (h *hub) due(round uint64) (op Op, iter uint64, missing []int) {
 	return op, iter, missing
 }
 
-// moved is the progress that all local ranks reported.
+// moved is the progress of this process: what all local ranks reported, and its
+// work.
 func (h *hub) moved() (n uint64) {
+	if h.cfg.Work != nil {
+		n = h.cfg.Work()
+	}
 	for _, r := range h.ranks {
 		n += r.progress.Load()
 	}

@@ -3,7 +3,9 @@ package comm
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -134,4 +136,33 @@ func allBut(ctx context.Context, c Comm, who int, op Op, g *Group) error {
 		return err
 	}
 	return c.AllReduce(ctx, make([]float32, 100))
+}
+
+// TestWorkElsewhereIsNoHang has one process compute for several time-outs while
+// the others wait for it.
+func TestWorkElsewhereIsNoHang(t *testing.T) {
+	t.Parallel() // mostly waits
+	for _, who := range []int{0, 2} {
+		t.Run(fmt.Sprint("rank ", who), func(t *testing.T) {
+			t.Parallel()
+			var work atomic.Uint64
+			w := newOddWorld(t, layout{1, 1, 1}, func(process int) Config {
+				cfg := Config{Timeout: time.Second}
+				if process == who {
+					cfg.Work = work.Load
+				}
+				return cfg
+			})
+			w.all(t, func(c Comm) error {
+				if c.ID() == who {
+					for range 50 {
+						time.Sleep(50 * time.Millisecond)
+						work.Add(1)
+					}
+				}
+				_, err := c.Exchange(t.Context(), record(c, 1))
+				return err
+			})
+		})
+	}
 }

@@ -13,8 +13,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if addr := os.Getenv(childAddr); addr != "" {
-		os.Exit(child(addr))
+	if job := os.Getenv(childJob); job != "" {
+		os.Exit(child(job))
 	}
 	goleak.VerifyTestMain(m)
 }
@@ -49,16 +49,26 @@ var layouts = []layout{{1}, {2}, {3}, {4}, {8}, {1, 1}, {2, 2}, {1, 2, 1}, {1, 1
 
 func newWorld(t testing.TB, l layout, cfg Config) *world {
 	t.Helper()
-	cfg.Size = l.size()
+	return newOddWorld(t, l, func(int) Config { return cfg })
+}
+
+// newOddWorld is newWorld with another configuration for each process.
+func newOddWorld(t testing.TB, l layout, config func(process int) Config) *world {
+	t.Helper()
 	w := &world{groups: make([]*Group, len(l))}
+	sized := func(process int) Config {
+		cfg := config(process)
+		cfg.Size = l.size()
+		return cfg
+	}
 	if len(l) == 1 {
-		g, err := NewLocal(cfg)
+		g, err := NewLocal(sized(0))
 		if err != nil {
 			t.Fatal(err)
 		}
 		w.groups[0] = g
 	} else {
-		w.join(t, l, cfg)
+		w.join(t, l, sized)
 	}
 	for _, g := range w.groups {
 		for r := g.Ranks().First; r <= g.Ranks().Last; r++ {
@@ -79,9 +89,9 @@ func (w *world) close() {
 	wg.Wait()
 }
 
-func (w *world) join(t testing.TB, l layout, cfg Config) {
+func (w *world) join(t testing.TB, l layout, config func(process int) Config) {
 	t.Helper()
-	lis, err := Listen("127.0.0.1:0", Span{0, l[0] - 1}, cfg)
+	lis, err := Listen("127.0.0.1:0", Span{0, l[0] - 1}, config(0))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +101,7 @@ func (w *world) join(t testing.TB, l layout, cfg Config) {
 	for i, n := range l[1:] {
 		ranks := Span{first, first + n - 1}
 		first += n
-		wg.Go(func() { w.groups[i+1], errs[i+1] = Join(context.Background(), lis.Addr(), ranks, cfg) })
+		wg.Go(func() { w.groups[i+1], errs[i+1] = Join(context.Background(), lis.Addr(), ranks, config(i+1)) })
 	}
 	w.groups[0], errs[0] = lis.Accept(context.Background())
 	wg.Wait()

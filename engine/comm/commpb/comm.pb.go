@@ -35,6 +35,7 @@ type LeafMessage struct {
 	//	*LeafMessage_Wake
 	//	*LeafMessage_Beat
 	//	*LeafMessage_Failure
+	//	*LeafMessage_Posts
 	Kind          isLeafMessage_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -122,6 +123,15 @@ func (x *LeafMessage) GetFailure() *Failure {
 	return nil
 }
 
+func (x *LeafMessage) GetPosts() *Posts {
+	if x != nil {
+		if x, ok := x.Kind.(*LeafMessage_Posts); ok {
+			return x.Posts
+		}
+	}
+	return nil
+}
+
 type isLeafMessage_Kind interface {
 	isLeafMessage_Kind()
 }
@@ -146,6 +156,10 @@ type LeafMessage_Failure struct {
 	Failure *Failure `protobuf:"bytes,5,opt,name=failure,proto3,oneof"`
 }
 
+type LeafMessage_Posts struct {
+	Posts *Posts `protobuf:"bytes,6,opt,name=posts,proto3,oneof"`
+}
+
 func (*LeafMessage_Hello) isLeafMessage_Kind() {}
 
 func (*LeafMessage_Step) isLeafMessage_Kind() {}
@@ -155,6 +169,8 @@ func (*LeafMessage_Wake) isLeafMessage_Kind() {}
 func (*LeafMessage_Beat) isLeafMessage_Kind() {}
 
 func (*LeafMessage_Failure) isLeafMessage_Kind() {}
+
+func (*LeafMessage_Posts) isLeafMessage_Kind() {}
 
 // RootMessage goes from the root to a leaf.
 type RootMessage struct {
@@ -714,6 +730,51 @@ func (*Wake) Descriptor() ([]byte, []int) {
 	return file_comm_proto_rawDescGZIP(), []int{8}
 }
 
+// Posts are messages for the process of rank 0, in order.
+type Posts struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Messages      [][]byte               `protobuf:"bytes,1,rep,name=messages,proto3" json:"messages,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Posts) Reset() {
+	*x = Posts{}
+	mi := &file_comm_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Posts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Posts) ProtoMessage() {}
+
+func (x *Posts) ProtoReflect() protoreflect.Message {
+	mi := &file_comm_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Posts.ProtoReflect.Descriptor instead.
+func (*Posts) Descriptor() ([]byte, []int) {
+	return file_comm_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Posts) GetMessages() [][]byte {
+	if x != nil {
+		return x.Messages
+	}
+	return nil
+}
+
 // Beat reports progress in long forwards, and who keeps a collective waiting.
 type Beat struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -725,7 +786,7 @@ type Beat struct {
 
 func (x *Beat) Reset() {
 	*x = Beat{}
-	mi := &file_comm_proto_msgTypes[9]
+	mi := &file_comm_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -737,7 +798,7 @@ func (x *Beat) String() string {
 func (*Beat) ProtoMessage() {}
 
 func (x *Beat) ProtoReflect() protoreflect.Message {
-	mi := &file_comm_proto_msgTypes[9]
+	mi := &file_comm_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -750,7 +811,7 @@ func (x *Beat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Beat.ProtoReflect.Descriptor instead.
 func (*Beat) Descriptor() ([]byte, []int) {
-	return file_comm_proto_rawDescGZIP(), []int{9}
+	return file_comm_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Beat) GetProgress() uint64 {
@@ -787,7 +848,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_comm_proto_msgTypes[10]
+	mi := &file_comm_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -799,7 +860,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_comm_proto_msgTypes[10]
+	mi := &file_comm_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -812,7 +873,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_comm_proto_rawDescGZIP(), []int{10}
+	return file_comm_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Failure) GetFirst() uint32 {
@@ -897,13 +958,14 @@ var File_comm_proto protoreflect.FileDescriptor
 const file_comm_proto_rawDesc = "" +
 	"\n" +
 	"\n" +
-	"comm.proto\x12\x0etandem.comm.v1\"\xfd\x01\n" +
+	"comm.proto\x12\x0etandem.comm.v1\"\xac\x02\n" +
 	"\vLeafMessage\x12-\n" +
 	"\x05hello\x18\x01 \x01(\v2\x15.tandem.comm.v1.HelloH\x00R\x05hello\x12*\n" +
 	"\x04step\x18\x02 \x01(\v2\x14.tandem.comm.v1.StepH\x00R\x04step\x12*\n" +
 	"\x04wake\x18\x03 \x01(\v2\x14.tandem.comm.v1.WakeH\x00R\x04wake\x12*\n" +
 	"\x04beat\x18\x04 \x01(\v2\x14.tandem.comm.v1.BeatH\x00R\x04beat\x123\n" +
-	"\afailure\x18\x05 \x01(\v2\x17.tandem.comm.v1.FailureH\x00R\afailureB\x06\n" +
+	"\afailure\x18\x05 \x01(\v2\x17.tandem.comm.v1.FailureH\x00R\afailure\x12-\n" +
+	"\x05posts\x18\x06 \x01(\v2\x15.tandem.comm.v1.PostsH\x00R\x05postsB\x06\n" +
 	"\x04kind\"\xf6\x02\n" +
 	"\vRootMessage\x129\n" +
 	"\tchallenge\x18\x01 \x01(\v2\x19.tandem.comm.v1.ChallengeH\x00R\tchallenge\x123\n" +
@@ -937,7 +999,9 @@ const file_comm_proto_rawDesc = "" +
 	"\x02op\x18\x02 \x01(\rR\x02op\x12\x18\n" +
 	"\arecords\x18\x03 \x01(\fR\arecords\x12\x1a\n" +
 	"\bpayloads\x18\x04 \x03(\fR\bpayloads\"\x06\n" +
-	"\x04Wake\"<\n" +
+	"\x04Wake\"#\n" +
+	"\x05Posts\x12\x1a\n" +
+	"\bmessages\x18\x01 \x03(\fR\bmessages\"<\n" +
 	"\x04Beat\x12\x1a\n" +
 	"\bprogress\x18\x01 \x01(\x04R\bprogress\x12\x18\n" +
 	"\amissing\x18\x02 \x03(\rR\amissing\"\xf6\x01\n" +
@@ -969,7 +1033,7 @@ func file_comm_proto_rawDescGZIP() []byte {
 	return file_comm_proto_rawDescData
 }
 
-var file_comm_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_comm_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_comm_proto_goTypes = []any{
 	(*LeafMessage)(nil), // 0: tandem.comm.v1.LeafMessage
 	(*RootMessage)(nil), // 1: tandem.comm.v1.RootMessage
@@ -980,29 +1044,31 @@ var file_comm_proto_goTypes = []any{
 	(*Start)(nil),       // 6: tandem.comm.v1.Start
 	(*Step)(nil),        // 7: tandem.comm.v1.Step
 	(*Wake)(nil),        // 8: tandem.comm.v1.Wake
-	(*Beat)(nil),        // 9: tandem.comm.v1.Beat
-	(*Failure)(nil),     // 10: tandem.comm.v1.Failure
+	(*Posts)(nil),       // 9: tandem.comm.v1.Posts
+	(*Beat)(nil),        // 10: tandem.comm.v1.Beat
+	(*Failure)(nil),     // 11: tandem.comm.v1.Failure
 }
 var file_comm_proto_depIdxs = []int32{
 	3,  // 0: tandem.comm.v1.LeafMessage.hello:type_name -> tandem.comm.v1.Hello
 	7,  // 1: tandem.comm.v1.LeafMessage.step:type_name -> tandem.comm.v1.Step
 	8,  // 2: tandem.comm.v1.LeafMessage.wake:type_name -> tandem.comm.v1.Wake
-	9,  // 3: tandem.comm.v1.LeafMessage.beat:type_name -> tandem.comm.v1.Beat
-	10, // 4: tandem.comm.v1.LeafMessage.failure:type_name -> tandem.comm.v1.Failure
-	2,  // 5: tandem.comm.v1.RootMessage.challenge:type_name -> tandem.comm.v1.Challenge
-	4,  // 6: tandem.comm.v1.RootMessage.welcome:type_name -> tandem.comm.v1.Welcome
-	5,  // 7: tandem.comm.v1.RootMessage.refusal:type_name -> tandem.comm.v1.Refusal
-	6,  // 8: tandem.comm.v1.RootMessage.start:type_name -> tandem.comm.v1.Start
-	7,  // 9: tandem.comm.v1.RootMessage.step:type_name -> tandem.comm.v1.Step
-	9,  // 10: tandem.comm.v1.RootMessage.beat:type_name -> tandem.comm.v1.Beat
-	10, // 11: tandem.comm.v1.RootMessage.failure:type_name -> tandem.comm.v1.Failure
-	0,  // 12: tandem.comm.v1.Lockstep.Join:input_type -> tandem.comm.v1.LeafMessage
-	1,  // 13: tandem.comm.v1.Lockstep.Join:output_type -> tandem.comm.v1.RootMessage
-	13, // [13:14] is the sub-list for method output_type
-	12, // [12:13] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	10, // 3: tandem.comm.v1.LeafMessage.beat:type_name -> tandem.comm.v1.Beat
+	11, // 4: tandem.comm.v1.LeafMessage.failure:type_name -> tandem.comm.v1.Failure
+	9,  // 5: tandem.comm.v1.LeafMessage.posts:type_name -> tandem.comm.v1.Posts
+	2,  // 6: tandem.comm.v1.RootMessage.challenge:type_name -> tandem.comm.v1.Challenge
+	4,  // 7: tandem.comm.v1.RootMessage.welcome:type_name -> tandem.comm.v1.Welcome
+	5,  // 8: tandem.comm.v1.RootMessage.refusal:type_name -> tandem.comm.v1.Refusal
+	6,  // 9: tandem.comm.v1.RootMessage.start:type_name -> tandem.comm.v1.Start
+	7,  // 10: tandem.comm.v1.RootMessage.step:type_name -> tandem.comm.v1.Step
+	10, // 11: tandem.comm.v1.RootMessage.beat:type_name -> tandem.comm.v1.Beat
+	11, // 12: tandem.comm.v1.RootMessage.failure:type_name -> tandem.comm.v1.Failure
+	0,  // 13: tandem.comm.v1.Lockstep.Join:input_type -> tandem.comm.v1.LeafMessage
+	1,  // 14: tandem.comm.v1.Lockstep.Join:output_type -> tandem.comm.v1.RootMessage
+	14, // [14:15] is the sub-list for method output_type
+	13, // [13:14] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_comm_proto_init() }
@@ -1016,6 +1082,7 @@ func file_comm_proto_init() {
 		(*LeafMessage_Wake)(nil),
 		(*LeafMessage_Beat)(nil),
 		(*LeafMessage_Failure)(nil),
+		(*LeafMessage_Posts)(nil),
 	}
 	file_comm_proto_msgTypes[1].OneofWrappers = []any{
 		(*RootMessage_Challenge)(nil),
@@ -1032,7 +1099,7 @@ func file_comm_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_comm_proto_rawDesc), len(file_comm_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
