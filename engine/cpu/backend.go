@@ -24,17 +24,25 @@ type Backend struct {
 	pool     *kernels.Pool
 	kv       kernels.KV
 	prog     *kernels.Program
-	weights  *kernels.Weights
+	store    *Store
+	packed   int // bytes that this backend put in the store
+	shared   int // bytes of the store that others put there before
 	matrices []*kernels.Matrix
 	vectors  [][]float32
-	widths   []int // of buffers
+	buffers  []buffer
+	segments []segment
+	open     segment // that ops are added to
+	parts    []int   // of a collective, by rank
 
 	err    error // first recording error
 	sealed bool
 	closed bool
 	heads  int // query heads, 0 before the first attention op
-	vocab  int // rows of the output matrix
+	vocab  int // rows of the output matrix, of all ranks
 	tokens int // rows of the embedding
+	// equalRows: the pass gathers columns of own rows, so that all ranks must have
+	// as many.
+	equalRows bool
 }
 
 // New starts the threads and maps the KV pool. Pages of the pool take memory
@@ -43,7 +51,13 @@ func New(cfg Config) (*Backend, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("CPU backend: %w", err)
 	}
-	b := &Backend{cfg: cfg, threads: cfg.Threads}
+	b := &Backend{cfg: cfg, threads: cfg.Threads, store: cfg.Store}
+	if cfg.Group != nil {
+		b.parts = make([]int, cfg.Group.Size())
+	}
+	if b.store == nil {
+		b.store = NewStore()
+	}
 	b.level, _ = cfg.level()
 	if b.threads == 0 {
 		b.threads = defaultThreads()
@@ -56,9 +70,12 @@ func New(cfg Config) (*Backend, error) {
 	if b.kv.Pool, err = kernels.NewRegion(b.kv.BlockBytes() * cfg.KV.Blocks); err != nil {
 		return nil, fmt.Errorf("CPU backend: KV pool: %w", err)
 	}
+	if err = b.store.enter(); err != nil {
+		b.kv.Pool.Close()
+		return nil, fmt.Errorf("CPU backend: %w", err)
+	}
 	if b.pool, err = kernels.NewPool(b.threads); err == nil {
-		b.weights = kernels.NewWeights(b.pool)
-		b.prog, err = kernels.NewProgram(b.pool, b.level, b.kv, cfg.MaxRows)
+		b.prog, err = kernels.NewProgram(b.pool, b.level, b.kv, cfg.MaxRows, cfg.sharedRows())
 	}
 	if err != nil {
 		b.Close()
@@ -67,9 +84,9 @@ func New(cfg Config) (*Backend, error) {
 	return b, nil
 }
 
-// Close ends the threads and frees weights, activations and the KV pool. No run
-// may be in progress and no transfer may touch a block any more. Closing twice
-// does nothing.
+// Close ends the threads and frees activations, the KV pool and, unless they are
+// in a Config.Store, weights. No run may be in progress and no transfer may touch
+// a block any more. Closing twice does nothing.
 func (b *Backend) Close() {
 	if b.closed {
 		return
@@ -80,16 +97,20 @@ func (b *Backend) Close() {
 	}
 	if b.pool != nil {
 		b.pool.Close()
-		b.weights.Close()
 	}
 	b.kv.Pool.Close()
+	b.store.leave()
+	if b.cfg.Store == nil {
+		_ = b.store.Close() // nobody else is in it
+	}
 }
 
 // MemoryReport says where a backend's memory goes.
 type MemoryReport struct {
 	ISA             string // instruction set level in use
 	Threads         int
-	WeightBytes     int // packed matrices and vectors
+	WeightBytes     int // matrices and vectors that this backend packed
+	SharedBytes     int // others that it uses, and another backend of the Store packed
 	KVBytes         int // the whole pool
 	ActivationBytes int // for MaxRows rows, without the logits
 	// HugeBytes is how much of the process's memory the system has put in huge
@@ -103,7 +124,7 @@ func (b *Backend) MemoryReport() MemoryReport {
 		ISA: b.level.String(), Threads: b.threads, KVBytes: b.cfg.KV.Blocks * b.kv.BlockBytes(), HugeBytes: hugeBytes(),
 	}
 	if !b.closed {
-		r.WeightBytes = b.weights.Bytes()
+		r.WeightBytes, r.SharedBytes = b.packed, b.shared
 	}
 	if b.sealed && !b.closed {
 		r.ActivationBytes = b.prog.Bytes()

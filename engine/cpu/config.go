@@ -24,14 +24,27 @@ type Config struct {
 	KV tensor.KVShape
 	// MaxRows is the most rows of a batch (max_num_tokens).
 	MaxRows int
+	// Group is the group that the backend's rank belongs to, nil for a backend
+	// that is alone.
+	Group Group
+	// MaxSharedRows is the most rows of all ranks in a step; 0 is MaxRows for each
+	// rank, at most a million.
+	MaxSharedRows int
+	// Store holds the weights, so that backends of one process share those that
+	// they load alike. nil keeps them in the backend.
+	Store *Store
 	// ISA is "portable", "avx2" or "avx512", or empty for the best there is.
 	ISA string
 	// Loaded, if set, is called after each weight tensor is packed, with its
-	// name and its bytes in the file, by the goroutine that loads.
+	// name and its bytes in the file, by the goroutine that loads; not for a tensor
+	// that the Store had.
 	Loaded func(name string, bytes int)
 }
 
-const maxHeadDim = 1024
+const (
+	maxHeadDim = 1024
+	maxRows    = 1 << 20
+)
 
 // Validate checks the numbers. The errors name the configuration key.
 func (c Config) Validate() error {
@@ -39,8 +52,12 @@ func (c Config) Validate() error {
 	switch {
 	case c.Threads < 0 || c.Threads > 1024:
 		return fmt.Errorf("threads is %d, must be 0 (one per core) to 1024", c.Threads)
-	case c.MaxRows < 1 || c.MaxRows > 1<<20:
-		return fmt.Errorf("max_num_tokens is %d, must be 1 to %d", c.MaxRows, 1<<20)
+	case c.MaxRows < 1 || c.MaxRows > maxRows:
+		return fmt.Errorf("max_num_tokens is %d, must be 1 to %d", c.MaxRows, maxRows)
+	case c.MaxSharedRows != 0 && (c.MaxSharedRows < c.MaxRows || c.MaxSharedRows > maxRows):
+		return fmt.Errorf("%d rows of all ranks, must be max_num_tokens %d to %d", c.MaxSharedRows, c.MaxRows, maxRows)
+	case c.Group != nil && (c.Group.ID() < 0 || c.Group.ID() >= c.Group.Size()):
+		return fmt.Errorf("rank %d of a group of %d", c.Group.ID(), c.Group.Size())
 	case kv.BlockTokens < 16 || kv.BlockTokens%16 != 0 || kv.BlockTokens > 1<<16:
 		return fmt.Errorf("kv_cache_config.tokens_per_block is %d, must be a multiple of 16 on the CPU", kv.BlockTokens)
 	case kv.DType != tensor.BF16 && kv.DType != tensor.F32:
@@ -54,6 +71,17 @@ func (c Config) Validate() error {
 	}
 	_, err := c.level()
 	return err
+}
+
+// sharedRows resolves MaxSharedRows.
+func (c Config) sharedRows() int {
+	switch {
+	case c.Group == nil:
+		return 0
+	case c.MaxSharedRows != 0:
+		return c.MaxSharedRows
+	}
+	return max(c.MaxRows, min(c.MaxRows*c.Group.Size(), maxRows))
 }
 
 // level resolves ISA against what the machine has.

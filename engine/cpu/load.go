@@ -30,8 +30,7 @@ func (b *Backend) pack(parts []tensor.Host, interleaved bool) (tensor.Matrix, er
 	if len(parts) == 0 {
 		return tensor.None, fmt.Errorf("a matrix needs at least one tensor")
 	}
-	list := make([]kernels.Part, len(parts))
-	for i, h := range parts {
+	for _, h := range parts {
 		if err := h.Validate(); err != nil {
 			return tensor.None, err
 		}
@@ -41,24 +40,53 @@ func (b *Backend) pack(parts []tensor.Host, interleaved bool) (tensor.Matrix, er
 		if h.Rows() > math.MaxInt32/2 || h.Cols() > math.MaxInt32/2 {
 			return tensor.None, fmt.Errorf("tensor %q: %v is too large", h.Name, h.Shape)
 		}
-		list[i] = kernels.Part{DType: int(h.DType), Rows: h.Rows(), Data: h.Data}
 	}
-	m, err := b.weights.Pack(list, parts[0].Cols(), interleaved)
+	kind := kindMatrix
+	if interleaved {
+		kind = kindGateUp
+	}
+	w, err := b.weight(kind, parts, func(to *kernels.Weights) (w weight, err error) {
+		list := make([]kernels.Part, len(parts))
+		for i, h := range parts {
+			list[i] = kernels.Part{DType: int(h.DType), Rows: h.Rows(), Data: h.Data}
+		}
+		if w.matrix, err = to.Pack(b.pool, list, parts[0].Cols(), interleaved); err == nil {
+			w.bytes = w.matrix.Bytes()
+		}
+		return w, err
+	})
 	if err != nil {
 		return tensor.None, fmt.Errorf("tensor %q: %w", parts[0].Name, err)
 	}
-	b.matrices = append(b.matrices, m)
-	b.loaded(parts)
+	b.matrices = append(b.matrices, w.matrix)
 	return tensor.Matrix(len(b.matrices) - 1), nil
 }
 
-func (b *Backend) loaded(parts []tensor.Host) {
-	if b.cfg.Loaded == nil {
-		return
+// weight builds parts, or gets them from the store of several backends if it has
+// them.
+func (b *Backend) weight(kind weightKind, parts []tensor.Host, build func(*kernels.Weights) (weight, error)) (weight, error) {
+	var w weight
+	var had bool
+	var err error
+	if b.cfg.Store == nil {
+		w, err = build(&b.store.weights)
+	} else {
+		w, had, err = b.store.get(kind, parts, build)
 	}
-	for _, h := range parts {
-		b.cfg.Loaded(h.Name, len(h.Data))
+	switch {
+	case err != nil:
+		return weight{}, err
+	case had:
+		b.shared += w.bytes
+		return w, nil
 	}
+	b.packed += w.bytes
+	if b.cfg.Loaded != nil {
+		for _, h := range parts {
+			b.cfg.Loaded(h.Name, len(h.Data))
+		}
+	}
+	return w, nil
 }
 
 // Vector loads parts one after another as float32. They must be F32, F16 or
@@ -67,25 +95,31 @@ func (b *Backend) Vector(parts ...tensor.Host) (tensor.Vector, error) {
 	if b.closed {
 		return tensor.None, ErrClosed
 	}
-	var all []float32
+	if len(parts) == 0 {
+		return tensor.None, fmt.Errorf("a vector needs at least one tensor")
+	}
 	for _, h := range parts {
 		if err := h.Validate(); err != nil {
 			return tensor.None, err
 		}
-		var err error
-		if all, err = appendFloats(all, h); err != nil {
-			return tensor.None, err
+	}
+	w, err := b.weight(kindVector, parts, func(to *kernels.Weights) (w weight, err error) {
+		var all []float32
+		for _, h := range parts {
+			if all, err = appendFloats(all, h); err != nil {
+				return w, err
+			}
 		}
-	}
-	if len(all) == 0 {
-		return tensor.None, fmt.Errorf("a vector needs at least one tensor")
-	}
-	v, err := b.weights.Vector(all)
+		if w.vector, err = to.Vector(all); err != nil {
+			return w, fmt.Errorf("tensor %q: %w", parts[0].Name, err)
+		}
+		w.bytes = 4 * len(all)
+		return w, nil
+	})
 	if err != nil {
-		return tensor.None, fmt.Errorf("tensor %q: %w", parts[0].Name, err)
+		return tensor.None, err
 	}
-	b.vectors = append(b.vectors, v)
-	b.loaded(parts)
+	b.vectors = append(b.vectors, w.vector)
 	return tensor.Vector(len(b.vectors) - 1), nil
 }
 

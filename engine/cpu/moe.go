@@ -20,7 +20,8 @@ func (b *Backend) MoE(out, x tensor.Buffer, m tensor.MoE) {
 		index, err2 = b.prog.Experts(m.Used, m.Renorm, m.First, gateUp, down)
 	}
 	b.record(kernels.Op{Kind: kernels.MoE, In: int(x), Out: int(out), W: router, Norm: norm, Eps: m.Eps, Experts: index},
-		err, err1, err2, b.buffer(op, "input", x, router.Cols), b.buffer(op, "output", out, router.Cols))
+		err, err1, err2, b.buffer(op, "input", x, router.Cols), b.buffer(op, "output", out, router.Cols),
+		b.sameOrApart(op, x, out), b.sameRows(op, x, out))
 }
 
 // experts resolves the matrices and checks them against the router.

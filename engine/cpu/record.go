@@ -18,8 +18,16 @@ func (b *Backend) record(op kernels.Op, checks ...error) {
 	for _, err := range checks {
 		b.fail(err)
 	}
-	if b.err == nil {
-		b.fail(b.prog.Add(op))
+	if b.err != nil {
+		return
+	}
+	if err := b.prog.Add(op); err != nil {
+		b.fail(err)
+		return
+	}
+	b.open.to++
+	if op.Kind != kernels.Logits && op.In >= 0 && b.buffers[op.Out].shared {
+		b.open.shared = true
 	}
 }
 
@@ -27,36 +35,6 @@ func (b *Backend) fail(err error) {
 	if b.err == nil && err != nil {
 		b.err = err
 	}
-}
-
-// Buffer declares an activation of width floats a row.
-func (b *Backend) Buffer(width int) tensor.Buffer {
-	if b.closed || width < 1 || width > 1<<24 {
-		b.fail(fmt.Errorf("buffer of width %d: must be 1 to %d", width, 1<<24))
-		return tensor.None
-	}
-	i, err := b.prog.Buffer(width)
-	b.fail(err)
-	b.widths = append(b.widths, width)
-	return tensor.Buffer(i)
-}
-
-// buffer checks that a handle names a buffer of the given width.
-func (b *Backend) buffer(op, name string, h tensor.Buffer, width int) error {
-	if int(h) < 0 || int(h) >= len(b.widths) {
-		return fmt.Errorf("%s: %s is not a buffer", op, name)
-	}
-	if b.widths[h] != width {
-		return fmt.Errorf("%s: %s is %d wide, must be %d", op, name, b.widths[h], width)
-	}
-	return nil
-}
-
-func distinct(op string, x, y tensor.Buffer) error {
-	if x == y {
-		return fmt.Errorf("%s: input and output are the same buffer", op)
-	}
-	return nil
 }
 
 var noMatrix = &kernels.Matrix{}
@@ -89,7 +67,7 @@ func (b *Backend) vector(op, name string, h tensor.Vector, size int, optional bo
 // Embed sets out to the table's rows of the batch's tokens.
 func (b *Backend) Embed(out tensor.Buffer, table tensor.Matrix) {
 	m, err := b.matrix("embed", table, false)
-	b.record(kernels.Op{Kind: kernels.Embed, Out: int(out), W: m}, err, b.buffer("embed", "output", out, m.Cols))
+	b.record(kernels.Op{Kind: kernels.Embed, Out: int(out), W: m}, err, b.buffer("embed", "output", out, m.Cols), b.ownRows("embed", out))
 	if b.tokens == 0 || m.Rows < b.tokens {
 		b.tokens = m.Rows
 	}
@@ -115,7 +93,7 @@ func (b *Backend) AttnInput(q, x tensor.Buffer, a tensor.AttnInput) {
 			Norm: norm, Bias: bias, QNorm: qNorm, KNorm: kNorm,
 		},
 		b.geometry(op, a.Layer, a.Heads, a.KVHeads, a.HeadDim), err, err1, err2, err3, err4, err5, err6,
-		b.buffer(op, "input", x, m.Cols), b.buffer(op, "output", q, a.Heads*a.HeadDim), distinct(op, x, q))
+		b.buffer(op, "input", x, m.Cols), b.buffer(op, "output", q, a.Heads*a.HeadDim), b.apart(op, x, q), b.ownRows(op, x, q))
 }
 
 func (b *Backend) rope(a tensor.AttnInput) (int, error) {
@@ -153,7 +131,7 @@ func (b *Backend) Attention(out, q tensor.Buffer, a tensor.Attn) {
 	width := a.Heads * a.HeadDim
 	b.record(kernels.Op{Kind: kernels.Attention, In: int(q), Out: int(out), Layer: a.Layer, Heads: a.Heads, Scale: a.Scale},
 		b.geometry(op, a.Layer, a.Heads, a.KVHeads, a.HeadDim),
-		b.buffer(op, "input", q, width), b.buffer(op, "output", out, width), distinct(op, q, out))
+		b.buffer(op, "input", q, width), b.buffer(op, "output", out, width), b.apart(op, q, out), b.ownRows(op, q, out))
 }
 
 // AddLinear adds in·Wᵀ (+ bias unless None) to x.
@@ -162,7 +140,7 @@ func (b *Backend) AddLinear(x, in tensor.Buffer, w tensor.Matrix, bias tensor.Ve
 	m, err := b.matrix(op, w, false)
 	v, err1 := b.vector(op, "bias", bias, m.Rows, true)
 	b.record(kernels.Op{Kind: kernels.AddLinear, In: int(in), Out: int(x), W: m, Bias: v},
-		distinct(op, in, x), err, err1, b.buffer(op, "input", in, m.Cols), b.buffer(op, "output", x, m.Rows))
+		b.apart(op, in, x), err, err1, b.buffer(op, "input", in, m.Cols), b.buffer(op, "output", x, m.Rows), b.sameRows(op, in, x))
 }
 
 // GatedMLP sets out [inter] to silu(gate(n))*up(n), n the RMSNorm of x.
@@ -171,10 +149,12 @@ func (b *Backend) GatedMLP(out, x tensor.Buffer, norm tensor.Vector, eps float32
 	m, err := b.matrix(op, gateUp, true)
 	v, err1 := b.vector(op, "norm", norm, m.Cols, false)
 	b.record(kernels.Op{Kind: kernels.GatedMLP, In: int(x), Out: int(out), W: m, Norm: v, Eps: eps},
-		err, err1, b.buffer(op, "input", x, m.Cols), b.buffer(op, "output", out, m.Rows/2), distinct(op, x, out))
+		err, err1, b.buffer(op, "input", x, m.Cols), b.buffer(op, "output", out, m.Rows/2), b.apart(op, x, out), b.sameRows(op, x, out))
 }
 
 // Logits computes head·RMSNorm(x) for the batch's logit rows. A pass has one.
+// With cuts, head has the rows cuts[rank] to cuts[rank+1] of the vocabulary, and
+// the logits of all ranks are gathered; the ranks must want the same rows.
 func (b *Backend) Logits(x tensor.Buffer, norm tensor.Vector, eps float32, head tensor.Matrix, cuts []int) {
 	const op = "logits"
 	m, err := b.matrix(op, head, false)
@@ -182,12 +162,22 @@ func (b *Backend) Logits(x tensor.Buffer, norm tensor.Vector, eps float32, head 
 	var err2 error
 	if b.vocab != 0 {
 		err2 = fmt.Errorf("%s: recorded twice", op)
-	} else if cuts != nil {
-		err2 = errNoGroup
 	}
-	b.record(kernels.Op{Kind: kernels.Logits, In: int(x), W: m, Norm: v, Eps: eps},
-		err, err1, err2, b.buffer(op, "input", x, m.Cols))
-	b.vocab = m.Rows
+	if cuts == nil {
+		b.record(kernels.Op{Kind: kernels.Logits, In: int(x), W: m, Norm: v, Eps: eps, Cuts: kernels.NoCuts},
+			err, err1, err2, b.buffer(op, "input", x, m.Cols), b.ownRows(op, x))
+		b.vocab = m.Rows
+		return
+	}
+	c, err3 := b.cuts(op, cuts, m.Rows)
+	b.record(kernels.Op{Kind: kernels.Logits, In: int(x), W: m, Norm: v, Eps: eps, Cuts: c},
+		err, err1, err2, err3, b.buffer(op, "input", x, m.Cols), b.ownRows(op, x))
+	if b.err != nil {
+		return
+	}
+	b.vocab, b.equalRows = cuts[len(cuts)-1], true
+	b.gatherColumns(kernels.OfLogits, c, cuts, op,
+		func(batch *tensor.Batch) int { return len(batch.LogitRows) }, b.prog.Logits)
 }
 
 // Seal ends the recording and allocates what steps need. It returns the first
@@ -209,6 +199,7 @@ func (b *Backend) Seal(vocab int) error {
 	if err := b.prog.Seal(); err != nil {
 		return fmt.Errorf("seal: %w", err)
 	}
+	b.segments = append(b.segments, b.open)
 	b.sealed = true
 	return nil
 }

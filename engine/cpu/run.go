@@ -9,33 +9,93 @@ import (
 	kernels "tandem/kernels/cpu"
 )
 
-// ErrBatch is wrapped by errors of Run and CopyBlockPrefix that refuse what
-// they were given: nothing ran.
+// ErrBatch is wrapped by errors of Check, Run and CopyBlockPrefix that refuse what
+// they were given: nothing ran, and no collective began.
 var ErrBatch = errors.New("bad batch")
 
-// Run runs one step and returns the logits [len(LogitRows), vocab]. They are the
-// backend's and valid until the next Run. A batch without rows is allowed.
-func (b *Backend) Run(batch *tensor.Batch) ([]float32, error) {
-	if b.closed {
-		return nil, ErrClosed
-	}
-	if !b.sealed {
-		return nil, fmt.Errorf("run: the forward pass is not sealed")
-	}
-	if err := b.check(batch); err != nil {
-		return nil, err
-	}
-	if batch.Rows() == 0 {
-		return nil, nil
-	}
-	return b.prog.Run(kernels.Batch{
-		Tokens: batch.Tokens, RowStart: batch.RowStart, PosStart: batch.PosStart,
-		PageStart: batch.PageStart, Pages: batch.Pages, LogitRows: batch.LogitRows,
-	}), nil
+// ErrGroup is wrapped by errors of Run when a collective failed: the step is lost
+// and the group has ended.
+var ErrGroup = errors.New("the group of ranks failed")
+
+// segment is ops [from, to), run by one native call, and the collective behind.
+type segment struct {
+	from, to int
+	shared   bool                      // some of them run over the rows of all ranks
+	meet     func(*tensor.Batch) error // nil behind the last ops
 }
 
-// check makes sure that native code can trust the batch.
-func (b *Backend) check(batch *tensor.Batch) error {
+// Run runs one step and returns the logits [len(LogitRows), vocab]. They are the
+// backend's and valid until the next Run. A batch without rows is allowed; in a
+// group it takes part in the collectives unless no rank has rows. A batch that
+// Check refuses is refused before any collective.
+func (b *Backend) Run(batch *tensor.Batch) ([]float32, error) {
+	if err := b.Check(batch); err != nil {
+		return nil, err
+	}
+	do := kernels.Batch{
+		Tokens: batch.Tokens, RowStart: batch.RowStart, PosStart: batch.PosStart,
+		PageStart: batch.PageStart, Pages: batch.Pages, LogitRows: batch.LogitRows,
+	}
+	if b.cfg.Group != nil {
+		do.SharedRows, do.FirstRow = sum(batch.RankRows), sum(batch.RankRows[:b.cfg.Group.ID()])
+	}
+	rows := batch.Rows()
+	if rows == 0 && do.SharedRows == 0 {
+		return nil, nil
+	}
+	for i := range b.segments {
+		s := &b.segments[i]
+		if s.from < s.to && (rows > 0 || s.shared) {
+			b.prog.Run(&do, s.from, s.to)
+		}
+		if s.meet == nil {
+			continue
+		}
+		if err := s.meet(batch); err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrGroup, err)
+		}
+	}
+	return b.prog.Logits(len(batch.LogitRows) * b.vocab), nil
+}
+
+// Check tells whether Run would take the batch, without running anything, so
+// that a rank can refuse one before its group counts on it.
+func (b *Backend) Check(batch *tensor.Batch) error {
+	if b.closed {
+		return ErrClosed
+	}
+	if !b.sealed {
+		return fmt.Errorf("run: the forward pass is not sealed")
+	}
+	if err := b.checkRows(batch); err != nil {
+		return err
+	}
+	return b.checkRanks(batch)
+}
+
+// checkRanks compares the rows of all ranks with the group and the pass.
+func (b *Backend) checkRanks(batch *tensor.Batch) error {
+	g, rows := b.cfg.Group, batch.RankRows
+	if g == nil {
+		return nil
+	}
+	if len(rows) != g.Size() || rows[g.ID()] != batch.Rows() {
+		return fmt.Errorf("%w: rows %v of the ranks, this is rank %d of %d with %d", ErrBatch, rows, g.ID(), g.Size(), batch.Rows())
+	}
+	total, most := 0, b.cfg.sharedRows()
+	for r, n := range rows {
+		if n < 0 || n > most-total {
+			return fmt.Errorf("%w: rows %v of the ranks, at most %d fit", ErrBatch, rows, most)
+		}
+		if total += n; b.equalRows && n != rows[0] {
+			return fmt.Errorf("%w: ranks 0 and %d have %d and %d rows, must have as many as they compute each row together", ErrBatch, r, rows[0], n)
+		}
+	}
+	return nil
+}
+
+// checkRows makes sure that native code can trust the batch.
+func (b *Backend) checkRows(batch *tensor.Batch) error {
 	rows, seqs := batch.Rows(), batch.Seqs()
 	if rows > b.cfg.MaxRows {
 		return fmt.Errorf("%w: %d rows, at most %d fit", ErrBatch, rows, b.cfg.MaxRows)

@@ -6,6 +6,7 @@ import "C"
 
 import (
 	"fmt"
+	"sync"
 	"unsafe"
 )
 
@@ -25,23 +26,30 @@ type Matrix struct {
 	c           *C.tm_mat
 }
 
+// Bytes returns the memory that the matrix takes.
+func (m *Matrix) Bytes() int { return int(m.c.bytes) }
+
 // Weights holds the packed matrices and the vectors of a model, side by side in
-// a few large regions, so that huge pages are filled.
+// a few large regions, so that huge pages are filled. Goroutines may add to it
+// at the same time. The zero value is empty.
 type Weights struct {
-	pool    *Pool
+	mu      sync.Mutex
 	regions []Region
 	free    []byte // rest of the last region
 	used    int
 }
 
-// NewWeights makes an empty store that packs on the pool's threads.
-func NewWeights(pool *Pool) *Weights { return &Weights{pool: pool} }
-
 // Bytes returns the memory that matrices and vectors take.
-func (w *Weights) Bytes() int { return w.used }
+func (w *Weights) Bytes() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.used
+}
 
 // Close frees all matrices and vectors.
 func (w *Weights) Close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	for i := range w.regions {
 		w.regions[i].Close()
 	}
@@ -52,6 +60,8 @@ func (w *Weights) Close() {
 // nothing uses yet takes no pages.
 func (w *Weights) take(size int) ([]byte, error) {
 	const region, line = 256 << 20, 64
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	size = (size + line - 1) / line * line
 	if size > len(w.free) {
 		r, err := NewRegion(max(size, region))
@@ -77,10 +87,10 @@ func (w *Weights) Vector(values []float32) ([]float32, error) {
 	return v, nil
 }
 
-// Pack packs parts of cols columns on all threads. Interleaved
+// Pack packs parts of cols columns on all threads of the pool. Interleaved
 // takes two parts of equal rows whose output columns alternate in panels, as
 // gate and up. The data may be dropped afterwards.
-func (w *Weights) Pack(parts []Part, cols int, interleaved bool) (*Matrix, error) {
+func (w *Weights) Pack(pool *Pool, parts []Part, cols int, interleaved bool) (*Matrix, error) {
 	if len(parts) == 0 || len(parts) > C.TM_SEGMENTS {
 		return nil, fmt.Errorf("a matrix of %d parts: 1 to %d are possible", len(parts), int(C.TM_SEGMENTS))
 	}
@@ -110,7 +120,7 @@ func (w *Weights) Pack(parts []Part, cols int, interleaved bool) (*Matrix, error
 		m.Rows += part.Rows
 	}
 	for i, part := range parts {
-		C.tm_pack(w.pool.c, m.c, C.int(i), (*C.uint8_t)(unsafe.SliceData(part.Data)))
+		C.tm_pack(pool.c, m.c, C.int(i), (*C.uint8_t)(unsafe.SliceData(part.Data)))
 	}
 	return m, nil
 }

@@ -189,14 +189,14 @@ static void combine(tm_program *p, const tm_op *op, const tm_moe *m, const moe_p
 		leaf[n++] = p->moe_out + (size_t)plan->slot[at] * hidden;
 	}
 	if (n > 0) joins[n - 1] = (uint8_t)top;
-	float *out = p->buffers[op->out].data + (size_t)row * hidden;
+	float *out = tm_row(p, op->out, row);
 	p->vec->tree_sum(out, leaf, joins, n, (int)hidden, op->in == op->out);
 }
 
 void tm_run_moe(tm_program *p, const tm_op *op, int worker)
 {
 	const tm_moe *m = &p->moes[op->moe];
-	const int rows = p->batch->rows, experts = op->w->n, few = rows <= TM_TILE;
+	const int rows = tm_op_rows(p, op), experts = op->w->n, few = rows <= TM_TILE;
 	const source src = {.buffer = op->in, .norm = op->norm, .eps = op->eps};
 	const acts a = tm_prepare(p, op->w, &src, rows, worker);
 	tm_multiply(p, op->w, &a, p->moe_logits, (size_t)experts, NULL, 0, worker);

@@ -10,9 +10,6 @@ int tm_block_rows(int k)
 
 int tm_small(int rows, int k) { return rows <= TM_TILE && (int64_t)rows * k <= SMALL_VALUES; }
 
-static float *buffer_row(const tm_program *p, int b, int row)
-{ return p->buffers[b].data + (size_t)row * (size_t)p->buffers[b].width; }
-
 tm_act tm_act_block(const tm_program *p, const acts *a, int block)
 {
 	const int left = a->rows - block * a->block_rows;
@@ -27,13 +24,13 @@ void tm_fill(const tm_program *p, const acts *a, const source *src, int r0, int 
 	const int block = r0 / a->block_rows, base = block * a->block_rows;
 	const tm_act act = tm_act_block(p, a, block);
 	if (!src->norm && !src->index) {
-		tm_act_fill(&act, buffer_row(p, src->buffer, r0), (size_t)p->buffers[src->buffer].width, r0 - base,
+		tm_act_fill(&act, tm_row(p, src->buffer, r0), p->buffers[src->buffer].stride, r0 - base,
 			r1 - base);
 		return;
 	}
 	float *rows = p->work[worker].rows;
 	for (int r = r0; r < r1; r++) {
-		const float *x = buffer_row(p, src->buffer, src->index ? src->index[r] : r);
+		const float *x = tm_row(p, src->buffer, src->index ? src->index[r] : r);
 		float *to = rows + (size_t)(r - r0) * (size_t)a->k;
 		if (src->norm)
 			p->vec->rmsnorm(to, x, src->norm, a->k, src->eps);
@@ -111,7 +108,7 @@ static void run_embed(tm_program *p, const tm_op *op, int worker)
 {
 	tm_claim c = tm_claim_all(worker, p->batch->rows);
 	for (int r; (r = tm_claim_next(p->pool, &c)) >= 0;)
-		tm_mat_row(op->w, p->batch->tokens[r], buffer_row(p, op->out, r));
+		tm_mat_row(op->w, p->batch->tokens[r], tm_row(p, op->out, r));
 	tm_pool_barrier(p->pool, worker);
 }
 
@@ -139,7 +136,7 @@ static void finish_head(tm_program *p, const tm_op *op, int row, int h)
 	if (norm) p->vec->rmsnorm(x, x, norm, hd, op->eps);
 	p->vec->rope(x, r->cosv + at, r->sinv + at, r->dims, r->adjacent);
 	if (h < op->heads)
-		memcpy(buffer_row(p, op->out, row) + h * hd, x, (size_t)hd * 4);
+		memcpy(tm_row(p, op->out, row) + h * hd, x, (size_t)hd * 4);
 	else
 		p->vec->store_k(
 			kv_tile(p, op->layer, row, 0, h - op->heads), x, hd, p->kv.block_tokens, token, p->kv.f32);
@@ -166,10 +163,10 @@ static void run_attention(tm_program *p, const tm_op *op, int worker)
 	for (int i; (i = tm_claim_next(p->pool, &c)) >= 0;) {
 		const task *t = &p->tasks[i];
 		tm_attn a = {
-			.q = buffer_row(p, op->in, t->row),
-			.out = buffer_row(p, op->out, t->row),
-			.ldq = (size_t)p->buffers[op->in].width,
-			.ldo = (size_t)p->buffers[op->out].width,
+			.q = tm_row(p, op->in, t->row),
+			.out = tm_row(p, op->out, t->row),
+			.ldq = p->buffers[op->in].stride,
+			.ldo = p->buffers[op->out].stride,
 			.head_dim = p->kv.head_dim,
 			.head0 = t->head0,
 			.heads = t->heads,
@@ -202,15 +199,15 @@ static void run_attention(tm_program *p, const tm_op *op, int worker)
 static void run_add_linear(tm_program *p, const tm_op *op, int worker)
 {
 	const source src = {.buffer = op->in};
-	const acts a = tm_prepare(p, op->w, &src, p->batch->rows, worker);
-	tm_multiply(p, op->w, &a, p->buffers[op->out].data, (size_t)p->buffers[op->out].width, op->bias, 1, worker);
+	const acts a = tm_prepare(p, op->w, &src, tm_op_rows(p, op), worker);
+	tm_multiply(p, op->w, &a, p->buffers[op->out].data, p->buffers[op->out].stride, op->bias, 1, worker);
 	tm_pool_barrier(p->pool, worker);
 }
 
 static void run_gated_mlp(tm_program *p, const tm_op *op, int worker)
 {
 	const source src = {.buffer = op->in, .norm = op->norm, .eps = op->eps};
-	const acts a = tm_prepare(p, op->w, &src, p->batch->rows, worker);
+	const acts a = tm_prepare(p, op->w, &src, tm_op_rows(p, op), worker);
 	product m = product_all(p, op->w, &a, worker);
 	float *tile = p->work[worker].tile;
 	for (int block, p0, p1; product_next(p, &m, &block, &p0, &p1);) {
@@ -221,9 +218,9 @@ static void run_gated_mlp(tm_program *p, const tm_op *op, int worker)
 			int width;
 			tm_mat_col(op->w, panel, &width);
 			const float *gate = tile + (size_t)(panel - p0) * TM_PANEL;
-			float *out = buffer_row(p, op->out, block * a.block_rows) + panel / 2 * TM_PANEL;
+			float *out = tm_row(p, op->out, block * a.block_rows) + panel / 2 * TM_PANEL;
 			for (int r = 0; r < act.rows; r++)
-				p->vec->silu_mul(out + (size_t)r * (size_t)p->buffers[op->out].width,
+				p->vec->silu_mul(out + (size_t)r * p->buffers[op->out].stride,
 					gate + (size_t)r * ld, gate + (size_t)r * ld + TM_PANEL, width);
 		}
 	}
@@ -233,14 +230,17 @@ static void run_gated_mlp(tm_program *p, const tm_op *op, int worker)
 static void run_logits(tm_program *p, const tm_op *op, int worker)
 {
 	if (p->batch->logit_rows == 0) return;
+	const int first = op->cuts < 0 ? 0 : p->cuts[op->cuts].at[p->cuts[op->cuts].own];
 	const source src = {.buffer = op->in, .index = p->batch->logit_row, .norm = op->norm, .eps = op->eps};
 	const acts a = tm_prepare(p, op->w, &src, p->batch->logit_rows, worker);
-	tm_multiply(p, op->w, &a, p->logits, (size_t)p->vocab, NULL, 0, worker);
+	tm_multiply(p, op->w, &a, p->logits + first, (size_t)p->vocab, NULL, 0, worker);
 	tm_pool_barrier(p->pool, worker);
 }
 
 void tm_op_run(tm_program *p, const tm_op *op, int worker)
 {
+	const int logits = op->kind == TM_LOGITS || op->in < 0;
+	if (!logits && tm_op_rows(p, op) == 0) return;
 	switch (op->kind) {
 	case TM_EMBED: run_embed(p, op, worker); break;
 	case TM_ATTN_INPUT: run_attn_input(p, op, worker); break;
@@ -249,5 +249,9 @@ void tm_op_run(tm_program *p, const tm_op *op, int worker)
 	case TM_GATED_MLP: run_gated_mlp(p, op, worker); break;
 	case TM_LOGITS: run_logits(p, op, worker); break;
 	case TM_MOE: tm_run_moe(p, op, worker); break;
+	case TM_PACK: tm_run_pack(p, op, worker); break;
+	case TM_UNPACK: tm_run_unpack(p, op, worker); break;
+	case TM_OWN_ROWS:
+	case TM_ADD_ROWS: tm_run_own_rows(p, op, worker); break;
 	}
 }

@@ -5,7 +5,7 @@
 #include "mem.h"
 #include "program_impl.h"
 
-tm_program *tm_program_new(tm_pool *pool, int isa, const tm_kv *kv, int max_rows)
+tm_program *tm_program_new(tm_pool *pool, int isa, const tm_kv *kv, int max_rows, int max_shared_rows)
 {
 	tm_program *p = calloc(1, sizeof *p);
 	if (!p) return NULL;
@@ -14,6 +14,7 @@ tm_program *tm_program_new(tm_pool *pool, int isa, const tm_kv *kv, int max_rows
 	p->vec = tm_vec_for(isa);
 	p->kv = *kv;
 	p->max_rows = max_rows;
+	p->max_shared = max_shared_rows;
 	p->threads = tm_pool_threads(pool);
 	return p;
 }
@@ -21,13 +22,39 @@ tm_program *tm_program_new(tm_pool *pool, int isa, const tm_kv *kv, int max_rows
 // grow makes room for one more element and returns the array, or null.
 static void *grow(void *array, int count, size_t size) { return realloc(array, (size_t)(count + 1) * size); }
 
-int tm_program_buffer(tm_program *p, int width)
+int tm_program_buffer(tm_program *p, int width, int shared)
 {
 	buffer *b = grow(p->buffers, p->num_buffers, sizeof *b);
 	if (!b) return -1;
 	p->buffers = b;
-	b[p->num_buffers] = (buffer){.width = width};
+	b[p->num_buffers] =
+		(buffer){.width = width, .root = p->num_buffers, .shared = shared, .stride = (size_t)width};
 	return p->num_buffers++;
+}
+
+int tm_program_view(tm_program *p, int of, int first, int width)
+{
+	const int i = tm_program_buffer(p, width, p->buffers[of].shared);
+	if (i < 0) return -1;
+	const buffer *from = &p->buffers[of];
+	buffer *b = &p->buffers[i];
+	b->root = from->root;
+	b->first = from->first + first;
+	b->stride = from->stride;
+	return i;
+}
+
+int tm_program_cuts(tm_program *p, int ranks, int own, const int32_t *cuts)
+{
+	column_cuts *all = grow(p->cuts, p->num_cuts, sizeof *all);
+	if (!all) return -1;
+	p->cuts = all;
+	const size_t bytes = (size_t)(ranks + 1) * sizeof *cuts;
+	int32_t *at = malloc(bytes);
+	if (!at) return -1;
+	memcpy(at, cuts, bytes);
+	all[p->num_cuts] = (column_cuts){ranks, own, at};
+	return p->num_cuts++;
 }
 
 int tm_program_rope(tm_program *p, int dims, int adjacent, float scale, const float *inv_freq)
@@ -79,8 +106,11 @@ void tm_program_free(tm_program *p)
 	if (!p) return;
 	tm_unmap(p->mem, p->mem_bytes);
 	tm_unmap(p->logits, p->logits_bytes);
+	tm_unmap(p->stage, p->stage_bytes);
 	for (int i = 0; i < p->num_ropes; i++) free(p->ropes[i].inv_freq);
 	for (int i = 0; i < p->num_moes; i++) free((void *)p->moes[i].gate_up);
+	for (int i = 0; i < p->num_cuts; i++) free(p->cuts[i].at);
+	free(p->cuts);
 	free(p->moes);
 	free(p->buffers);
 	free(p->ropes);
@@ -93,16 +123,20 @@ void tm_program_free(tm_program *p)
 typedef struct {
 	size_t act, small, matmul, expert;
 	int k, tile;
-	int experts, held, used, inter, hidden; // of mixtures of experts
+	int experts, held, used, inter, hidden, moe_rows; // of mixtures of experts
+	size_t stage;                                     // floats
 } needs;
 
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 static int larger_int(int a, int b) { return a > b ? a : b; }
 
-static void need_matrix(const tm_program *p, const tm_mat *w, needs *n)
+static int most_rows(const tm_program *p, const tm_op *op)
+{ return op->kind != TM_LOGITS && op->in >= 0 && p->buffers[op->out].shared ? p->max_shared : p->max_rows; }
+
+static void need_matrix(const tm_mat *w, int max_rows, needs *n)
 {
 	const int rows = tm_block_rows(w->k);
-	const size_t blocks = (size_t)((p->max_rows + rows - 1) / rows);
+	const size_t blocks = (size_t)((max_rows + rows - 1) / rows);
 	n->act = larger(n->act, blocks * tm_act_bytes(w->acts, rows, w->k));
 	n->matmul = larger(n->matmul, tm_matmul_scratch(w));
 	if (w->k > n->k) n->k = w->k;
@@ -114,7 +148,7 @@ static void need_matrix(const tm_program *p, const tm_mat *w, needs *n)
 		n->tile = larger_int(n->tile, larger_int(BLOCK_MAX * CHUNK_MANY_ROWS, BLOCK_MIN * CHUNK_MAX) * TM_PANEL);
 }
 
-static void need_moe(const tm_op *op, const tm_moe *m, needs *n)
+static void need_moe(const tm_op *op, const tm_moe *m, int max_rows, needs *n)
 {
 	for (int i = 0; i < 2 * m->count; i++) {
 		const tm_mat *w = i < m->count ? m->gate_up[i] : m->down[i - m->count];
@@ -122,6 +156,7 @@ static void need_moe(const tm_op *op, const tm_moe *m, needs *n)
 		n->matmul = larger(n->matmul, tm_matmul_scratch(w));
 	}
 	n->tile = larger_int(n->tile, MOE_ROWS * 2 * MOE_CHUNK * TM_PANEL);
+	n->moe_rows = larger_int(n->moe_rows, max_rows);
 	n->experts = larger_int(n->experts, op->w->n);
 	n->held = larger_int(n->held, m->count);
 	n->used = larger_int(n->used, m->used);
@@ -134,9 +169,12 @@ static needs count_needs(tm_program *p)
 	needs n = {0};
 	for (int i = 0; i < p->num_ops; i++) {
 		const tm_op *op = &p->ops[i];
-		if (op->w && op->kind != TM_EMBED) need_matrix(p, op->w, &n);
-		if (op->kind == TM_MOE) need_moe(op, &p->moes[op->moe], &n);
-		if (op->kind == TM_LOGITS) p->vocab = op->w->n;
+		const int rows = most_rows(p, op);
+		if (op->w && op->kind != TM_EMBED) need_matrix(op->w, rows, &n);
+		if (op->kind == TM_MOE) need_moe(op, &p->moes[op->moe], rows, &n);
+		if (op->kind == TM_LOGITS) p->vocab = op->cuts < 0 ? op->w->n : p->cuts[op->cuts].at[p->cuts[op->cuts].ranks];
+		if (op->kind == TM_PACK)
+			n.stage = larger(n.stage, (size_t)rows * (size_t)p->cuts[op->cuts].at[p->cuts[op->cuts].ranks]);
 		if (op->kind == TM_ATTN_INPUT && op->w->n > p->qkv_width) p->qkv_width = op->w->n;
 		if (op->heads > p->heads) p->heads = op->heads;
 	}
@@ -174,10 +212,10 @@ static void place_moe(tm_program *p, layout *l, const needs *n)
 	const size_t width = (size_t)n->used * (size_t)n->hidden;
 	size_t wave = MOE_FLOATS / width;
 	if (wave < TM_TILE) wave = TM_TILE;
-	if (wave > (size_t)p->max_rows) wave = (size_t)p->max_rows;
+	if (wave > (size_t)n->moe_rows) wave = (size_t)n->moe_rows;
 	p->moe_wave = (int)wave;
-	place_plan(&p->moe, l, n, (size_t)p->max_rows);
-	p->moe_logits = take(l, (size_t)p->max_rows * (size_t)n->experts * 4);
+	place_plan(&p->moe, l, n, (size_t)n->moe_rows);
+	p->moe_logits = take(l, (size_t)n->moe_rows * (size_t)n->experts * 4);
 	p->moe_gated = take(l, wave * (size_t)n->used * (size_t)n->inter * 4);
 	p->moe_out = take(l, wave * width * 4);
 }
@@ -196,12 +234,24 @@ static void place_workers(tm_program *p, layout *l, const needs *n)
 	}
 }
 
+static void place_buffers(tm_program *p, layout *l)
+{
+	for (int i = 0; i < p->num_buffers; i++) {
+		buffer *b = &p->buffers[i];
+		const size_t rows = (size_t)(b->shared ? p->max_shared : p->max_rows);
+		if (b->root == i)
+			b->data = take(l, rows * b->stride * 4);
+		else if (l->base) // a view stands behind what it is of
+			b->data = p->buffers[b->root].data + b->first;
+	}
+}
+
 static void place(tm_program *p, layout *l, const needs *n)
 {
 	const size_t rows = (size_t)p->max_rows;
 	place_workers(p, l, n);
 	if (n->used) place_moe(p, l, n);
-	for (int i = 0; i < p->num_buffers; i++) p->buffers[i].data = take(l, rows * (size_t)p->buffers[i].width * 4);
+	place_buffers(p, l);
 	for (int i = 0; i < p->num_ropes; i++) {
 		rope_table *r = &p->ropes[i];
 		r->cosv = take(l, rows * (size_t)(r->dims / 2) * 4);
@@ -230,6 +280,8 @@ int tm_program_seal(tm_program *p)
 	if (!p->mem) return -1;
 	l = (layout){.base = p->mem};
 	place(p, &l, &n);
+	p->stage_bytes = n.stage * 4;
+	if (p->stage_bytes && !(p->stage = tm_map(p->stage_bytes, 0))) return -1;
 	if (p->vocab == 0) return 0;
 	// Most steps want few logit rows: the rest of this mapping stays untouched.
 	p->logits_bytes = (size_t)p->max_rows * (size_t)p->vocab * 4;
@@ -237,7 +289,11 @@ int tm_program_seal(tm_program *p)
 	return p->logits ? 0 : -1;
 }
 
-const float *tm_program_logits(const tm_program *p) { return p->logits; }
+float *tm_program_logits(const tm_program *p) { return p->logits; }
+
+float *tm_program_data(const tm_program *p, int buffer) { return p->buffers[buffer].data; }
+
+float *tm_program_stage(const tm_program *p) { return p->stage; }
 
 size_t tm_program_bytes(const tm_program *p) { return p->mem_bytes; }
 
@@ -252,16 +308,21 @@ static void rope_row(const rope_table *r, int row, int pos)
 	}
 }
 
-static void run_worker(void *ctx, int worker)
+static void rotations(tm_program *p, int worker)
 {
-	tm_program *p = ctx;
 	const int span = 8, rows = p->batch->rows;
 	tm_claim c = tm_claim_all(worker, (rows + span - 1) / span);
 	for (int i; (i = tm_claim_next(p->pool, &c)) >= 0;)
 		for (int row = i * span; row < rows && row < (i + 1) * span; row++)
 			for (int r = 0; r < p->num_ropes; r++) rope_row(&p->ropes[r], row, p->row_pos[row]);
 	tm_pool_barrier(p->pool, worker);
-	for (int i = 0; i < p->num_ops; i++) {
+}
+
+static void run_worker(void *ctx, int worker)
+{
+	tm_program *p = ctx;
+	if (p->op0 == 0) rotations(p, worker);
+	for (int i = p->op0; i < p->op1; i++) {
 		tm_op_run(p, &p->ops[i], worker);
 		if (worker == 0) atomic_fetch_add_explicit(&p->progress, 1, memory_order_relaxed);
 	}
@@ -272,10 +333,12 @@ uint64_t tm_program_progress(const tm_program *p)
 	return atomic_load_explicit(&((tm_program *)p)->progress, memory_order_relaxed);
 }
 
-void tm_program_run(tm_program *p, const tm_batch *b)
+void tm_program_run(tm_program *p, const tm_batch *b, int op0, int op1)
 {
 	p->batch = b;
-	tm_plan(p);
+	p->op0 = op0;
+	p->op1 = op1;
+	if (op0 == 0) tm_plan(p);
 	tm_pool_run(p->pool, run_worker, p);
 	p->batch = NULL;
 }

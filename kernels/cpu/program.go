@@ -4,10 +4,13 @@ package cpu
 //
 // // The batch is put together on this side of the call, because Go must not pass
 // // a struct that holds pointers into its heap.
-// static void tm_run(tm_program *p, int rows, int seqs, int logit_rows, const int32_t *tokens, const int32_t *row_start,
+// typedef struct { int op0, op1, rows, seqs, logit_rows, shared_rows, first_row; } tm_sizes;
+//
+// static void tm_run(tm_program *p, tm_sizes n, const int32_t *tokens, const int32_t *row_start,
 //                    const int32_t *pos_start, const int32_t *page_start, const int32_t *pages, const int32_t *logit_row) {
-//   tm_batch b = {rows, seqs, logit_rows, tokens, row_start, pos_start, page_start, pages, logit_row};
-//   tm_program_run(p, &b);
+//   tm_batch b = {n.rows, n.seqs, n.logit_rows, n.shared_rows, n.first_row,
+//                 tokens, row_start, pos_start, page_start, pages, logit_row};
+//   tm_program_run(p, &b, n.op0, n.op1);
 // }
 //
 // static int tm_add_moe(tm_program *p, int used, int renorm, int first, int count, tm_mat **gate_up, tm_mat **down) {
@@ -60,16 +63,28 @@ const (
 	GatedMLP  OpKind = C.TM_GATED_MLP
 	Logits    OpKind = C.TM_LOGITS
 	MoE       OpKind = C.TM_MOE
+	Pack      OpKind = C.TM_PACK   // this rank's columns of In to the stage
+	Unpack    OpKind = C.TM_UNPACK // the other ranks' columns of In from the stage
+	OwnRows   OpKind = C.TM_OWN_ROWS
+	AddRows   OpKind = C.TM_ADD_ROWS // Out += this rank's rows of In
 )
 
-// Op is one recorded op. In and Out are buffers; AddLinear adds to Out. Absent
-// matrices and vectors are nil.
+// OfLogits is the In of a Pack or Unpack of the logits, and NoCuts the Cuts of
+// Logits of a matrix that has all rows.
+const (
+	OfLogits = -1
+	NoCuts   = -1
+)
+
+// Op is one recorded op. In and Out are buffers; AddLinear adds to Out. An op
+// runs over the rows that Out has. Absent matrices and vectors are nil.
 type Op struct {
 	Kind                     OpKind
 	In, Out, Layer           int
 	Heads                    int
 	Rope                     int
 	Experts                  int // index of Program.Experts, of a MoE op, whose W is the router
+	Cuts                     int // index of Program.Cuts, of Pack, Unpack and Logits
 	Eps, Scale               float32
 	W                        *Matrix
 	Norm, Bias, QNorm, KNorm []float32 // of Weights
@@ -78,18 +93,18 @@ type Op struct {
 // Program is a recorded forward pass. It borrows the pool, the cache and the
 // matrices and vectors of its ops until it is closed.
 type Program struct {
-	c     *C.tm_program
-	vocab int
+	c *C.tm_program
 }
 
-// NewProgram makes an empty program for batches of at most maxRows rows.
-func NewProgram(pool *Pool, level Level, kv KV, maxRows int) (*Program, error) {
+// NewProgram makes an empty program for batches of at most maxRows rows, and
+// maxShared of all ranks.
+func NewProgram(pool *Pool, level Level, kv KV, maxRows, maxShared int) (*Program, error) {
 	ckv := C.tm_kv{
 		data: (*C.char)(unsafe.Pointer(unsafe.SliceData(kv.Pool.Bytes))), layers: C.int(kv.Layers), kv_heads: C.int(kv.KVHeads),
 		head_dim: C.int(kv.HeadDim), block_tokens: C.int(kv.BlockTokens), f32: cbool(kv.F32),
 		tile_bytes: C.size_t(kv.TileBytes()), block_bytes: C.size_t(kv.BlockBytes()),
 	}
-	c := C.tm_program_new(pool.c, C.int(level), &ckv, C.int(maxRows))
+	c := C.tm_program_new(pool.c, C.int(level), &ckv, C.int(maxRows), C.int(maxShared))
 	if c == nil {
 		return nil, errMemory
 	}
@@ -102,9 +117,21 @@ func (p *Program) Close() {
 	p.c = nil
 }
 
-// Buffer declares an activation of width floats a row and returns its index.
-func (p *Program) Buffer(width int) (int, error) {
-	return index(C.tm_program_buffer(p.c, C.int(width)))
+// Buffer declares an activation of width floats a row and returns its index. A
+// shared one has the rows of all ranks.
+func (p *Program) Buffer(width int, shared bool) (int, error) {
+	return index(C.tm_program_buffer(p.c, C.int(width), cbool(shared)))
+}
+
+// View declares the columns [first, first+width) of a buffer to be one.
+func (p *Program) View(of, first, width int) (int, error) {
+	return index(C.tm_program_view(p.c, C.int(of), C.int(first), C.int(width)))
+}
+
+// Cuts declares that rank r has the columns cuts[r] to cuts[r+1], this one being
+// own, and returns an index.
+func (p *Program) Cuts(own int, cuts []int32) (int, error) {
+	return index(C.tm_program_cuts(p.c, C.int(len(cuts)-1), C.int(own), ints(cuts)))
 }
 
 // Rope declares a table of rotation angles and returns its index; equal tables
@@ -137,14 +164,11 @@ func (p *Program) Experts(used int, renorm bool, first int, gateUp, down []*Matr
 func (p *Program) Add(op Op) error {
 	c := C.tm_op{
 		kind: C.int(op.Kind), in: C.int(op.In), out: C.int(op.Out), layer: C.int(op.Layer), heads: C.int(op.Heads),
-		rope: C.int(op.Rope), moe: C.int(op.Experts), eps: C.float(op.Eps), scale: C.float(op.Scale),
+		rope: C.int(op.Rope), moe: C.int(op.Experts), cuts: C.int(op.Cuts), eps: C.float(op.Eps), scale: C.float(op.Scale),
 		norm: floats(op.Norm), bias: floats(op.Bias), q_norm: floats(op.QNorm), k_norm: floats(op.KNorm),
 	}
 	if op.W != nil {
 		c.w = op.W.c
-	}
-	if op.Kind == Logits {
-		p.vocab = op.W.Rows
 	}
 	_, err := index(C.tm_program_op(p.c, &c))
 	return err
@@ -162,21 +186,42 @@ func (p *Program) Bytes() int { return int(C.tm_program_bytes(p.c)) }
 // Progress counts ops done since the start; it may be read during Run.
 func (p *Program) Progress() uint64 { return uint64(C.tm_program_progress(p.c)) }
 
-// Batch is a checked tensor.Batch; the slices are read during Run only.
+// Batch is a checked tensor.Batch; the slices are read during Run only. The
+// shared buffers have SharedRows rows, this rank's from FirstRow on.
 type Batch struct {
 	Tokens, RowStart, PosStart, PageStart, Pages, LogitRows []int32
+	SharedRows, FirstRow                                    int
 }
 
-// Run runs a sealed program over a batch of at least one row, and returns the
-// logits [len(LogitRows), vocab], which are the program's until its next run.
-func (p *Program) Run(b Batch) []float32 {
-	C.tm_run(p.c, C.int(len(b.Tokens)), C.int(len(b.PosStart)), C.int(len(b.LogitRows)), ints(b.Tokens), ints(b.RowStart),
-		ints(b.PosStart), ints(b.PageStart), ints(b.Pages), ints(b.LogitRows))
-	if len(b.LogitRows) == 0 || p.vocab == 0 {
+// Run runs the ops [from, to) of a sealed program over a batch. A batch runs all
+// ops, in order; between the runs memory of the program may be changed.
+func (p *Program) Run(b *Batch, from, to int) {
+	n := C.tm_sizes{
+		op0: C.int(from), op1: C.int(to), rows: C.int(len(b.Tokens)), seqs: C.int(len(b.PosStart)),
+		logit_rows: C.int(len(b.LogitRows)), shared_rows: C.int(b.SharedRows), first_row: C.int(b.FirstRow),
+	}
+	C.tm_run(p.c, n, ints(b.Tokens), ints(b.RowStart), ints(b.PosStart), ints(b.PageStart), ints(b.Pages), ints(b.LogitRows))
+}
+
+// Logits is the first n floats of the logits [logit rows, vocab] of a sealed
+// program, which the next run overwrites.
+func (p *Program) Logits(n int) []float32 { return memory(C.tm_program_logits(p.c), n) }
+
+// Data is the first n floats of a buffer of a sealed program.
+func (p *Program) Data(buffer, n int) []float32 {
+	return memory(C.tm_program_data(p.c, C.int(buffer)), n)
+}
+
+// Stage is the first n floats of the stage, which with rows > 1 rows has the
+// columns of rank r from rows*cuts[r] on; one row is never staged.
+func (p *Program) Stage(n int) []float32 { return memory(C.tm_program_stage(p.c), n) }
+
+// memory is n floats of the program's, empty for none.
+func memory(at *C.float, n int) []float32 {
+	if n == 0 {
 		return nil
 	}
-	logits := (*float32)(unsafe.Pointer(C.tm_program_logits(p.c)))
-	return unsafe.Slice(logits, len(b.LogitRows)*p.vocab)
+	return unsafe.Slice((*float32)(unsafe.Pointer(at)), n)
 }
 
 func index(i C.int) (int, error) {

@@ -13,7 +13,20 @@
 #include "matmul.h"
 #include "pool.h"
 
-enum { TM_EMBED = 1, TM_ATTN_INPUT, TM_ATTENTION, TM_ADD_LINEAR, TM_GATED_MLP, TM_LOGITS, TM_MOE };
+enum {
+	TM_EMBED = 1,
+	TM_ATTN_INPUT,
+	TM_ATTENTION,
+	TM_ADD_LINEAR,
+	TM_GATED_MLP,
+	TM_LOGITS,
+	TM_MOE,
+	// The rest stands beside the collectives of a group of ranks (group.c).
+	TM_PACK,     // the rank's columns of in, or of the logits with in < 0, to the stage
+	TM_UNPACK,   // the other ranks' columns from the stage
+	TM_OWN_ROWS, // out = the rank's rows of in, which is shared
+	TM_ADD_ROWS, // out += the rank's rows of in, which is shared
+};
 
 // Most experts of a row, and of a layer: what fixed arrays and the depth of a
 // sum have room for.
@@ -28,6 +41,7 @@ typedef struct {
 	int heads;
 	int rope; // index of tm_program_rope
 	int moe;  // index of tm_program_moe; w is the router
+	int cuts; // index of tm_program_cuts; of logits -1 if w has all rows
 	float eps;
 	float scale;
 	const tm_mat *w;
@@ -56,31 +70,47 @@ typedef struct {
 	size_t block_bytes;
 } tm_kv;
 
-// tm_batch is tensor.Batch: see there for the fields.
+// tm_batch is tensor.Batch: see there for the fields. Shared buffers hold the
+// rows of all ranks, this one's from first_row on.
 typedef struct {
 	int rows, seqs, logit_rows;
+	int shared_rows, first_row;
 	const int32_t *tokens, *row_start, *pos_start, *page_start, *pages, *logit_row;
 } tm_batch;
 
 typedef struct tm_program tm_program;
 
 // The constructors return null or -1 when memory runs out.
-tm_program *tm_program_new(tm_pool *pool, int isa, const tm_kv *kv, int max_rows);
-int tm_program_buffer(tm_program *p, int width);
+tm_program *tm_program_new(tm_pool *pool, int isa, const tm_kv *kv, int max_rows, int max_shared_rows);
+int tm_program_buffer(tm_program *p, int width, int shared);
+int tm_program_view(tm_program *p, int of, int first, int width); // columns of a buffer
 int tm_program_rope(tm_program *p, int dims, int adjacent, float scale, const float *inv_freq);
 int tm_program_moe(tm_program *p, const tm_moe *m); // copies the lists
+// tm_program_cuts declares that rank r of `ranks` has columns cuts[r] to
+// cuts[r+1] (copied), this rank being `own`.
+int tm_program_cuts(tm_program *p, int ranks, int own, const int32_t *cuts);
 int tm_program_op(tm_program *p, const tm_op *op);
 int tm_program_seal(tm_program *p);
 void tm_program_free(tm_program *p);
 
 // tm_program_logits returns where a run leaves logits: [logit_rows][vocab].
-const float *tm_program_logits(const tm_program *p);
+float *tm_program_logits(const tm_program *p);
+
+// tm_program_data returns the first element of a buffer of a sealed program.
+float *tm_program_data(const tm_program *p, int buffer);
+
+// tm_program_stage returns where columns wait for a collective: those of rank r
+// are at stage + rows*cuts[r], [rows][cuts[r+1]-cuts[r]]. A step of one row needs
+// none, and packs nothing: its columns are contiguous where they are.
+float *tm_program_stage(const tm_program *p);
 
 // tm_program_bytes returns the activation memory of a sealed program.
 size_t tm_program_bytes(const tm_program *p);
 
-// tm_program_run runs a batch of at most max_rows rows.
-void tm_program_run(tm_program *p, const tm_batch *b);
+// tm_program_run runs ops [op0, op1) on a batch of at most max_rows rows, and
+// max_shared_rows shared ones. A batch runs all ops in ascending order; ops
+// without rows do nothing.
+void tm_program_run(tm_program *p, const tm_batch *b, int op0, int op1);
 
 // tm_program_progress counts ops done since the start. It may be read while a
 // run is going on: a count that moves shows that a long step is not stuck.

@@ -28,8 +28,18 @@ typedef struct {
 
 typedef struct {
 	int width;
-	float *data; // [max_rows][width]
+	int root;      // the buffer itself, or the one that a view is of
+	int first;     // its first column there
+	int shared;    // has the rows of all ranks
+	size_t stride; // floats from row to row
+	float *data;   // [max_rows or max_shared][stride]
 } buffer;
+
+// Which columns each rank has.
+typedef struct {
+	int ranks, own;
+	int32_t *at; // [ranks+1]
+} column_cuts;
 
 // One attention task of a step; the plan is the same for every layer.
 typedef struct {
@@ -86,18 +96,21 @@ struct tm_program {
 	_Atomic uint64_t progress; // ops done, counted by worker 0
 	tm_pool *pool;
 	const tm_vec *vec;
-	int isa, max_rows, threads;
+	int isa, max_rows, max_shared, threads;
 	tm_kv kv;
 	buffer *buffers;
 	rope_table *ropes;
 	tm_op *ops;
 	tm_moe *moes;
-	int num_buffers, num_ropes, num_ops, num_moes;
+	column_cuts *cuts;
+	int num_buffers, num_ropes, num_ops, num_moes, num_cuts;
 	// Allocated by the seal.
 	void *mem;
 	size_t mem_bytes;
 	float *logits;
 	size_t logits_bytes;
+	float *stage; // columns before and after a collective
+	size_t stage_bytes;
 	int vocab, heads, qkv_width;
 	float *qkv;       // [max_rows][qkv_width]
 	uint8_t *act;     // activations of a phase, in blocks
@@ -108,12 +121,13 @@ struct tm_program {
 	size_t max_tasks, max_groups;
 	float *partial;
 	moe_plan moe;      // of a step of more rows
-	float *moe_logits; // [max_rows][experts]
+	float *moe_logits; // [rows of a step][experts]
 	float *moe_gated;  // [slots][inter], times the row's weight
 	float *moe_out;    // [slots][hidden]
 	int moe_wave;      // rows whose slots these have room for
 	// Of the current step.
 	const tm_batch *batch;
+	int op0, op1; // to run
 	int num_tasks, num_groups;
 };
 
@@ -135,6 +149,13 @@ typedef struct {
 } source;
 
 static inline int acts_blocks(const acts *a) { return (a->rows + a->block_rows - 1) / a->block_rows; }
+
+// tm_op_rows is how many rows an op but the logits has in the current step.
+static inline int tm_op_rows(const tm_program *p, const tm_op *op)
+{ return p->buffers[op->out].shared ? p->batch->shared_rows : p->batch->rows; }
+
+static inline float *tm_row(const tm_program *p, int b, int row)
+{ return p->buffers[b].data + (size_t)row * p->buffers[b].stride; }
 
 // tm_plan lists the attention tasks of the current batch.
 void tm_plan(tm_program *p);
@@ -159,6 +180,11 @@ void tm_multiply(tm_program *p, const tm_mat *w, const acts *a, float *out, size
 
 // tm_run_moe executes a TM_MOE op.
 void tm_run_moe(tm_program *p, const tm_op *op, int worker);
+
+// These execute the ops beside collectives.
+void tm_run_pack(tm_program *p, const tm_op *op, int worker);
+void tm_run_unpack(tm_program *p, const tm_op *op, int worker);
+void tm_run_own_rows(tm_program *p, const tm_op *op, int worker);
 
 int tm_block_rows(int k);
 int tm_small(int rows, int k);
