@@ -31,8 +31,10 @@ type Frontend struct {
 	PromptIDsAsBytes    bool   `mapstructure:"gen_tokids_ctxbytes"`
 	EarlyFirstToken     bool   `mapstructure:"early_first_token"`
 	ExposeRouting       bool   `mapstructure:"expose_routing_headers"`
-	NodeID              *int   `mapstructure:"node_id"`     // nil = derived from the host
-	NumWorkers          int    `mapstructure:"num_workers"` // of other implementations; above 1 only warns
+	EngineConv          bool   `mapstructure:"engine_conv_affinity"`
+	RankSource          string `mapstructure:"conv_affinity_dp_rank_source"` // engine or router
+	NodeID              *int   `mapstructure:"node_id"`                      // nil = derived from the host
+	NumWorkers          int    `mapstructure:"num_workers"`                  // of other implementations; above 1 only warns
 	StrictStartup       bool   `mapstructure:"strict_startup"`
 	AdminAddr           string `mapstructure:"admin_addr"` // host:port, or off
 
@@ -67,8 +69,6 @@ type unsupported struct {
 	MetaConfig    any `mapstructure:"metadata_server_config_file"`
 	SubHeader     any `mapstructure:"conversation_affinity_header_for_subagents"`
 	SubScope      any `mapstructure:"subagent_affinity_scope"`
-	EngineConv    any `mapstructure:"engine_conv_affinity"`
-	RankSource    any `mapstructure:"conv_affinity_dp_rank_source"`
 	Coordinator   any `mapstructure:"disagg_coordinator_url"`
 	PerfMax       any `mapstructure:"perf_metrics_max_requests"`
 	PerfReturn    any `mapstructure:"return_perf_metrics"`
@@ -80,6 +80,12 @@ type unsupported struct {
 	Resume        any `mapstructure:"resume_broken_streams"`
 }
 
+// Values of conv_affinity_dp_rank_source: who says where an unknown conversation begins.
+const (
+	rankByEngine = "engine"
+	rankByRouter = "router"
+)
+
 // foreignFrontend are keys that belong elsewhere and are only warned about.
 var foreignFrontend = map[string]string{
 	"kv_transfer_timeout_ms": "workers own it: set cache_transceiver_config.kv_transfer_timeout_ms in their section",
@@ -90,7 +96,7 @@ func DefaultFrontend() Frontend {
 	d := disagg.DefaultConfig()
 	return Frontend{
 		Hostname: "localhost", Port: 8000, ScheduleStyle: "context_first", MaxRetries: d.MaxRetries,
-		EarlyFirstToken: d.EarlyFirstToken, NumWorkers: 1, StrictStartup: true, AdminAddr: "127.0.0.1:0",
+		EarlyFirstToken: d.EarlyFirstToken, NumWorkers: 1, StrictStartup: true, RankSource: rankByEngine, AdminAddr: "127.0.0.1:0",
 		RequestTimeout: d.RequestTimeout.Seconds(), StreamIdle: d.StreamIdle.Seconds(),
 		ConnectTimeout: float64(d.ConnectTimeout.Milliseconds()), HandoffLease: d.HandoffLease.Seconds(),
 		StartTimeout: 180, ShutdownGrace: 30, AbortGrace: float64(d.AbortGrace.Milliseconds()),
@@ -112,6 +118,9 @@ func LoadFrontend(src Source) (Frontend, []string, error) {
 	if err := f.fieldEnvironment(src.LookupEnv); err != nil {
 		return f, warnings, err
 	}
+	if f.RankSource == rankByRouter && !f.EngineConv {
+		warnings = append(warnings, "conv_affinity_dp_rank_source has no effect without engine_conv_affinity")
+	}
 	if f.NumWorkers > 1 {
 		warnings = append(warnings, "num_workers is ignored: one process uses all cores")
 	}
@@ -128,10 +137,11 @@ func (f *Frontend) fieldEnvironment(lookup func(string) (string, bool)) error {
 	if truthy("DISAGG_NO_RETRY") {
 		f.NoRetry = true
 	}
-	for _, name := range []string{"ENGINE_CONV_AFFINITY", "DYN_ENGINE_CONV_AFFINITY", "DISAGG_DIAGNOSTICS"} {
-		if truthy(name) {
-			return fmt.Errorf("config: environment %s: not supported yet; unset it", name)
-		}
+	if truthy("ENGINE_CONV_AFFINITY") || truthy("DYN_ENGINE_CONV_AFFINITY") {
+		f.EngineConv = true
+	}
+	if name := "DISAGG_DIAGNOSTICS"; truthy(name) {
+		return fmt.Errorf("config: environment %s: not supported yet; unset it", name)
 	}
 	return nil
 }
@@ -150,6 +160,8 @@ func (f Frontend) Validate() error {
 		return fmt.Errorf("schedule_style: generation_first is not supported yet; use context_first")
 	case f.ScheduleStyle != "context_first":
 		return fmt.Errorf("schedule_style: %q is unknown; use context_first", f.ScheduleStyle)
+	case f.RankSource != rankByEngine && f.RankSource != rankByRouter:
+		return fmt.Errorf("conv_affinity_dp_rank_source: %q is neither %s nor %s", f.RankSource, rankByEngine, rankByRouter)
 	case f.NumWorkers < 1:
 		return fmt.Errorf("num_workers: %d must be at least 1", f.NumWorkers)
 	case f.StartTimeout <= 0:
@@ -331,6 +343,7 @@ func (f Frontend) disagg(key []byte) disagg.Config {
 	c.MaxRetries, c.NoRetry, c.MaxInflight = f.MaxRetries, f.NoRetry, f.MaxInflight
 	c.StripMessageHistory, c.PromptIDsAsBytes = f.StripMessageHistory, f.PromptIDsAsBytes
 	c.EarlyFirstToken, c.ExposeRouting = f.EarlyFirstToken, f.ExposeRouting
+	c.EngineConvAffinity, c.RankHints = f.EngineConv, f.RankSource == rankByRouter
 	c.AuthKey = key
 	c.NodeID, c.ProcessID = disagg.DefaultNodeID(), disagg.DefaultProcessID()
 	if f.NodeID != nil {

@@ -64,7 +64,7 @@ func TestFrontendErrors(t *testing.T) {
 		{"unknown style", "schedule_style: x", "schedule_style"},
 		{"conditional", "conditional_disagg_config: {max_local_prefill_length: 3}", "conditional_disagg_config: not supported yet"},
 		{"cluster", "disagg_cluster: {cluster_uri: x}", "disagg_cluster: not supported yet"},
-		{"engine affinity", "engine_conv_affinity: true", "engine_conv_affinity: not supported yet"},
+		{"rank source", "conv_affinity_dp_rank_source: worker", `conv_affinity_dp_rank_source: "worker" is neither engine nor router`},
 		{"router foo", "generation_servers: {router: {type: foo}}", "generation_servers.router.type: unknown router \"foo\"; supported: round_robin, load_balancing, conversation"},
 		{"kv router", "context_servers: {router: {type: kv_cache_aware}}", "not supported yet"},
 		{"duplicate url", "context_servers: {urls: [\"a:1\", \"http://A:1\"]}", "context_servers.urls[1]: a:1 is listed twice"},
@@ -104,7 +104,20 @@ backend: pytorch
 	if got := f.UnusedByServe(); len(got) != 1 || got[0] != "backend" {
 		t.Errorf("unused %q", got)
 	}
-	if _, _, err := loadFrontend("", "ENGINE_CONV_AFFINITY", "true"); err == nil {
+	for _, name := range []string{"ENGINE_CONV_AFFINITY", "DYN_ENGINE_CONV_AFFINITY", "TANDEM_ENGINE_CONV_AFFINITY"} {
+		f, _, err := loadFrontend("", name, "true")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c, err := f.Disagg("v"); err != nil || !c.EngineConvAffinity || c.RankHints {
+			t.Errorf("%s: %+v %v", name, c, err)
+		}
+	}
+	f, warnings, err = loadFrontend("conv_affinity_dp_rank_source: router")
+	if c := f.disagg(nil); err != nil || !c.RankHints || len(warnings) != 1 {
+		t.Errorf("%+v %q %v", c, warnings, err)
+	}
+	if _, _, err := loadFrontend("", "DISAGG_DIAGNOSTICS", "true"); err == nil {
 		t.Error("a feature asked for by environment must not be ignored")
 	}
 }

@@ -35,7 +35,8 @@ func (s *Server) newClient(w http.ResponseWriter, p *RoutePlan) *client {
 	return c
 }
 
-// route sets the routing headers; they count when the first byte goes out. Unused legs are "-".
+// route sets the routing headers; they count when the first byte goes out. Unused legs are "-". When a leg is repeated after
+// an early first token the headers are out: then a comment tells the receipts.
 func (c *client) route(id int64, path Path, ctx, gen, receipts string) {
 	h := c.w.Header()
 	h.Set(openai.HeaderDisaggRequestID, strconv.FormatInt(id, 10))
@@ -45,8 +46,13 @@ func (c *client) route(id int64, path Path, ctx, gen, receipts string) {
 	h.Set(headerCtxServer, orDash(ctx))
 	h.Set(headerGenServer, orDash(gen))
 	h.Set(headerPath, string(path))
-	if receipts != "" {
-		h.Set(openai.HeaderRoute, receipts)
+	if receipts == "" {
+		h.Del(openai.HeaderRoute) // of an attempt that failed
+		return
+	}
+	h.Set(openai.HeaderRoute, receipts)
+	if c.started() {
+		_ = c.events.Comment(openai.HeaderRoute + ": " + receipts) // a client that left shows at the next event
 	}
 }
 

@@ -25,6 +25,8 @@ type Config struct {
 	PromptIDsAsBytes    bool   // ask ctx for prompt_token_ids_b64
 	EarlyFirstToken     bool   // emit the first delta from the ctx reply
 	ExposeRouting       bool   // routing headers and worker addresses to the client
+	EngineConvAffinity  bool   // leave conversations to workers that place them on ranks themselves
+	RankHints           bool   // with EngineConvAffinity: send the router's rank as a hint
 	AuthKey             []byte // signs protected fields, empty = unsigned
 	NodeID              int    // 0..255
 	ProcessID           int    // 0..63

@@ -31,7 +31,7 @@ func (s *Server) contextLeg(ctx context.Context, p *RoutePlan) (*handoff, error)
 			}
 		}
 		id := s.ids.Next()
-		h, lerr := s.contextAttempt(ctx, p, sel.Instance, id)
+		h, lerr := s.contextAttempt(ctx, p, sel, id)
 		if lerr == nil {
 			return h, nil
 		}
@@ -65,13 +65,13 @@ func legOrUnavailable(last *legError, err error, role discovery.Role) error {
 	return err
 }
 
-func (s *Server) contextAttempt(ctx context.Context, p *RoutePlan, inst discovery.Instance, id int64) (*handoff, *legError) {
+func (s *Server) contextAttempt(ctx context.Context, p *RoutePlan, sel router.Selection, id int64) (*handoff, *legError) {
 	body, err := p.ctxBody(id, s.cfg.PromptIDsAsBytes)
 	if err != nil {
 		return nil, &legError{fault: faultReply, role: discovery.Context, id: id, err: upstream("cannot encode the request"), cause: err}
 	}
 	l, lerr := s.start(ctx, p, call{
-		role: discovery.Context, inst: inst, id: id, body: body,
+		role: discovery.Context, inst: sel.Instance, rank: sel.Rank, id: id, body: body,
 		limit: p.Deadline.Sub(s.now()), cause: errTimeout, tell: true,
 	})
 	if lerr != nil {

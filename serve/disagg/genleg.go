@@ -35,7 +35,7 @@ func (s *Server) generationLeg(ctx context.Context, p *RoutePlan, h *handoff, ou
 				s.obs.RequestRouted(s.now().Sub(p.Arrived))
 			}
 		}
-		g := genAttempt{inst: sel.Instance, h: h, out: out, p: p, id: s.ids.Next()}
+		g := genAttempt{inst: sel.Instance, rank: sel.Rank, h: h, out: out, p: p, id: s.ids.Next()}
 		if h != nil {
 			g.id = h.id
 		}
@@ -74,20 +74,21 @@ type genAttempt struct {
 	h     *handoff // nil = whole request
 	out   *client
 	inst  discovery.Instance
+	rank  *int // that the router chose, nil = none
 	id    int64
 	limit time.Duration
 	cause error
 }
 
 func (s *Server) runGen(ctx context.Context, g *genAttempt) *legError {
-	c := call{role: discovery.Generation, inst: g.inst, id: g.id, limit: g.limit, cause: g.cause, tell: !g.p.Req.Stream}
+	c := call{role: discovery.Generation, inst: g.inst, rank: g.rank, id: g.id, limit: g.limit, cause: g.cause, tell: !g.p.Req.Stream}
 	c.body = g.p.wholeBody()
 	if g.h != nil {
-		body, params, err := g.p.genBody(g.h, s.cfg.StripMessageHistory)
+		body, err := g.p.genBody(g.h, s.cfg.StripMessageHistory)
 		if err != nil {
 			return &legError{fault: faultReply, role: c.role, id: c.id, err: upstream("cannot encode the request"), cause: err}
 		}
-		c.body, c.params = body, params
+		c.body = body
 	}
 	l, lerr := s.start(ctx, g.p, c)
 	if lerr != nil {

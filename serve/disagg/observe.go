@@ -36,6 +36,8 @@ const (
 	EventBypass       Event = "bypass_total"                   // none
 	EventIDRejected   Event = "conversation_id_rejected_total" // none
 	EventHandoffLapse Event = "handoff_expired_total"          // none
+	EventForcedRank   Event = "forced_rank_total"              // leg, row
+	EventRankInvalid  Event = "dp_rank_invalid_total"          // none
 )
 
 // LegEnd reports one finished attempt of a leg.

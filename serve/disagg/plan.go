@@ -96,7 +96,7 @@ func (p *RoutePlan) base(role discovery.Role) openai.Body {
 }
 
 // ctxBody is the request of a ctx leg: not streamed, with fresh parameters; all else is the client's.
-func (p *RoutePlan) ctxBody(id int64, idsAsBytes bool) ([]byte, error) {
+func (p *RoutePlan) ctxBody(id int64, idsAsBytes bool) (legBody, error) {
 	body := p.base(discovery.Context)
 	body.Set("stream", json.RawMessage("false"))
 	body.Delete("stream_options")
@@ -105,14 +105,14 @@ func (p *RoutePlan) ctxBody(id int64, idsAsBytes bool) ([]byte, error) {
 		DisaggRequestID: &id, ReturnPromptIDsB64: idsAsBytes,
 	}
 	if err := body.SetValue("disaggregated_params", params); err != nil {
-		return nil, fmt.Errorf("ctx request: %w", err)
+		return legBody{}, fmt.Errorf("ctx request: %w", err)
 	}
-	return body.AppendJSON(nil), nil
+	return finish(body, &params), nil
 }
 
 // genBody is the request of a gen leg after a hand-over: the ctx worker's parameters and token ids, so that gen neither
 // renders nor tokenises.
-func (p *RoutePlan) genBody(h *handoff, strip bool) ([]byte, *openai.DisaggParams, error) {
+func (p *RoutePlan) genBody(h *handoff, strip bool) (legBody, error) {
 	body := p.base(discovery.Generation)
 	for _, form := range []string{"prompt", "prompt_token_ids", "prompt_token_ids_b64"} { // the client's own
 		body.Delete(form)
@@ -133,13 +133,10 @@ func (p *RoutePlan) genBody(h *handoff, strip bool) ([]byte, *openai.DisaggParam
 	params.RequestType, params.ScheduleStyle = openai.GenerationOnly, openai.ContextFirst
 	params.CtxUsage, params.FirstTokenEmitted = &h.usage, h.early
 	if err := body.SetValue("disaggregated_params", params); err != nil {
-		return nil, nil, fmt.Errorf("gen request: %w", err)
+		return legBody{}, fmt.Errorf("gen request: %w", err)
 	}
-	return body.AppendJSON(nil), &params, nil
+	return finish(body, &params), nil
 }
 
 // wholeBody is the client's request for a worker that runs it alone.
-func (p *RoutePlan) wholeBody() []byte {
-	body := p.base(discovery.Generation)
-	return body.AppendJSON(nil)
-}
+func (p *RoutePlan) wholeBody() legBody { return finish(p.base(discovery.Generation), nil) }

@@ -39,6 +39,7 @@ type Server struct {
 	ids      *IDs
 	client   *http.Client
 
+	rankTold   sync.Map // leg and worker whose first ranks are in the log
 	handoffs   atomic.Int64
 	background sync.WaitGroup  // aborts on their way
 	stop       context.Context // ends all requests at shutdown
@@ -83,8 +84,12 @@ func New(cfg Config, parts Parts) (*Server, error) {
 // SetStarted opens the server for requests; until then it answers 503.
 func (s *Server) SetStarted() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.started = true
+	s.mu.Unlock()
+	st := s.reg.Status()
+	for _, w := range s.inert(&st) {
+		s.log.Warn(w.Message, "code", w.Code)
+	}
 }
 
 // ready tells whether requests are accepted, and if not, why.

@@ -103,7 +103,7 @@ func (s *Server) clusterInfo(w http.ResponseWriter, _ *http.Request) {
 			"context":    {s.routers[discovery.Context].Kind()},
 			"generation": {s.routers[discovery.Generation].Kind()},
 		},
-		Warnings: append(orEmpty(s.warnings), st.Warnings...),
+		Warnings: append(append(orEmpty(s.warnings), s.inert(&st)...), st.Warnings...),
 	}
 	writeJSON(w, http.StatusOK, body)
 }

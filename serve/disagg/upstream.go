@@ -52,14 +52,14 @@ type leg struct {
 
 // call describes an attempt to start.
 type call struct {
-	role   discovery.Role
-	inst   discovery.Instance
-	id     int64
-	body   []byte
-	params *openai.DisaggParams // of a gen leg, to be signed
-	limit  time.Duration        // until the answer's headers came
-	cause  error                // what passing the limit means
-	tell   bool                 // pass the request's deadline on
+	role  discovery.Role
+	inst  discovery.Instance
+	rank  *int // that the router chose, nil = none
+	id    int64
+	body  legBody
+	limit time.Duration // until the answer's headers came
+	cause error         // what passing the limit means
+	tell  bool          // pass the request's deadline on
 }
 
 // start sends a leg's request and waits for the headers of a 200 answer. On failure the leg is closed.
@@ -74,12 +74,12 @@ func (s *Server) start(ctx context.Context, p *RoutePlan, c call) (*leg, *legErr
 			}
 		})
 	}
-	req, err := http.NewRequestWithContext(l.ctx, http.MethodPost, c.inst.URL+p.Req.Endpoint.String(), bytes.NewReader(c.body))
+	req, err := http.NewRequestWithContext(l.ctx, http.MethodPost, c.inst.URL+p.Req.Endpoint.String(), bytes.NewReader(c.body.data))
 	if err != nil {
 		l.close()
 		return nil, l.fail(faultReply, upstream("the worker's address is unusable"), err)
 	}
-	s.setHeaders(req.Header, p, c)
+	s.setHeaders(req.Header, p, &c)
 	resp, err := s.client.Do(req) //nolint:bodyclose // the leg closes it
 	if err != nil {
 		kind, oe := transportError(l.ctx, err, false)
@@ -101,7 +101,7 @@ func (s *Server) start(ctx context.Context, p *RoutePlan, c call) (*leg, *legErr
 	return l, nil
 }
 
-func (s *Server) setHeaders(h http.Header, p *RoutePlan, c call) {
+func (s *Server) setHeaders(h http.Header, p *RoutePlan, c *call) {
 	h.Set("Content-Type", "application/json")
 	h.Set(openai.HeaderRequestID, p.RequestID)
 	if c.tell {
@@ -111,9 +111,10 @@ func (s *Server) setHeaders(h http.Header, p *RoutePlan, c call) {
 	if s.cfg.ExposeRouting {
 		h.Set(openai.HeaderReturnRoute, "1")
 	}
-	if len(s.cfg.AuthKey) > 0 && c.params.Protected() {
-		h.Set(openai.HeaderAuth, openai.Key(s.cfg.AuthKey).SignHandoff(c.params))
+	if len(s.cfg.AuthKey) > 0 && c.body.params.Protected() {
+		h.Set(openai.HeaderAuth, openai.Key(s.cfg.AuthKey).SignHandoff(c.body.params))
 	}
+	s.setPlacement(h, p, c)
 }
 
 // fail makes the leg's error.

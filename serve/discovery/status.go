@@ -15,9 +15,12 @@ type WorkerStatus struct {
 	Model       string `json:"model,omitempty"` // of the last good probe
 	Incarnation string `json:"incarnation"`
 	Routable    bool   `json:"routable"`
-	LastSeenMs  int64  `json:"last_seen_ms"`     // age of the last good probe, -1 = never
-	Status      string `json:"status,omitempty"` // what the worker said of itself, or "down"
-	Error       string `json:"error,omitempty"`
+	ADPSize     int    `json:"adp_size,omitempty"` // ranks that requests are placed on
+	// ADPConversation: the worker keeps a conversation on its rank.
+	ADPConversation bool   `json:"adp_conversation_affinity,omitempty"`
+	LastSeenMs      int64  `json:"last_seen_ms"`     // age of the last good probe, -1 = never
+	Status          string `json:"status,omitempty"` // what the worker said of itself, or "down"
+	Error           string `json:"error,omitempty"`
 }
 
 // Status is the cluster as a whole.
@@ -61,6 +64,7 @@ func (e *entry) status(now time.Time) WorkerStatus {
 	port, _ := strconv.Atoi(portText)
 	ws := WorkerStatus{
 		WorkerID: e.id, Host: host, Port: port, Role: e.inst.Info.Role, Model: e.inst.Info.Model, Incarnation: e.inst.Info.Incarnation,
+		ADPSize: e.inst.Info.ADPSize, ADPConversation: e.inst.Info.ADPConversation,
 		Routable: e.routable() && e.refused == "", LastSeenMs: -1, Status: e.health.Status, Error: e.lastError,
 	}
 	if ws.Role == "" {

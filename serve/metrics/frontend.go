@@ -64,6 +64,8 @@ func NewFrontend(reg prometheus.Registerer, snapshot func() (s disagg.Snapshot, 
 		{disagg.EventGenSkipped, "Requests that ended with their first token.", []string{"reason"}},
 		{disagg.EventBypass, "Requests that one worker ran alone.", nil},
 		{disagg.EventIDRejected, "Conversation headers that were ignored as invalid.", nil},
+		{disagg.EventForcedRank, "Ranks that the router chose, by what was sent of them.", []string{"leg", "row"}},
+		{disagg.EventRankInvalid, "Ranks that the router chose and the worker does not have.", nil},
 		{disagg.EventHandoffLapse, "Hand-overs whose blocks were gone when a gen worker asked.", nil},
 	} {
 		vec := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: string(e.name), Help: e.help}, e.labels)

@@ -111,6 +111,7 @@ var fields = map[string]setter{
 	"use_beam_search":        onlyFalse("beam search is not supported"),
 	"response_format":        setResponseFormat,
 	"attention_dp_rank":      refuse("a rank cannot be chosen in the body"),
+	"attention_dp_relax":     refuse("a rank cannot be chosen in the body"),
 	"prompt_logprobs":        refuse("log-probabilities of the prompt are not supported"),
 	"guided_json":            refuse("structured output is not supported"),
 	"guided_regex":           refuse("structured output is not supported"),

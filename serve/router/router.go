@@ -62,6 +62,7 @@ func (r *Request) usable() []discovery.Instance {
 type Selection struct {
 	Instance    discovery.Instance
 	Outcome     Outcome
+	Rank        *int // ADP rank of the instance that the request should go to, nil = the worker decides
 	Reservation *Reservation
 }
 

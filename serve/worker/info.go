@@ -100,7 +100,7 @@ func (s *Server) serverInfo(w http.ResponseWriter, _ *http.Request) {
 		Role: discovery.Role(i.Role), Model: i.Model, Fingerprint: i.Fingerprint, Incarnation: i.Incarnation,
 		TokensPerBlock: i.Layout.BlockTokens, HashAlgo: hashAlgo, Namespace: i.Namespace,
 		Layout: discovery.KVLayout{
-			Layers: i.Layout.Layers, KVHeads: i.Layout.KVHeads, HeadDim: i.Layout.HeadDim, DType: i.Layout.DType, TP: max(1, i.TensorRanks), PP: 1,
+			Layers: i.Layout.Layers, KVHeads: i.Layout.KVHeads, HeadDim: i.Layout.HeadDim, DType: i.Layout.DType, TP: 1, PP: 1, // blocks go out whole, whatever the ranks keep of them
 		},
 		MaxBatchSize: i.MaxBatch, MaxNumTokens: i.MaxNumTokens, MaxSeqLen: i.MaxSeqLen, ADPSize: adpSize(i),
 		ADPConversation: i.Conversations, ADPRouter: i.Router, Ranks: s.cfg.Ranks, Remote: s.cfg.Remote,
