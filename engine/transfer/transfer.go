@@ -56,7 +56,21 @@ func (l Layout) Blocks(tokens int) int { return (tokens + l.BlockTokens - 1) / l
 // Memory gives byte paths access to the blocks of one rank's pool. A block is
 // contiguous. Callers read only leased blocks and write only blocks under a pull.
 type Memory interface {
+	// Block returns the bytes of a block, nil if they are not in one piece.
 	Block(id int32) []byte
+}
+
+// SplitMemory is the Memory of blocks that lie in several places, as when each
+// rank of a tensor-parallel group has some of the heads. Byte paths use the rest
+// where Block returns nil. Several goroutines may read and write different blocks.
+type SplitMemory interface {
+	Memory
+	// BlockBytes is the size of a block in one piece, as Layout.BlockBytes.
+	BlockBytes() int
+	// Read fills dst, of BlockBytes bytes, with a block.
+	Read(id int32, dst []byte)
+	// Write overwrites a block with src, of BlockBytes bytes.
+	Write(id int32, src []byte)
 }
 
 // Peer names one control stream of a gen worker at a ctx worker.

@@ -1,7 +1,8 @@
 // Package wire carries KV hand-overs between processes: the control stream of
 // each transfer over gRPC and the blocks themselves over framed TCP, straight
-// from and into the pools. Between two engines of one process the same control
-// messages travel over channels and blocks are copied once.
+// from and into the pools, or through a buffer where a block lies in several
+// places. Between two engines of one process the same control messages travel
+// over channels and blocks are copied once.
 //
 // It decides nothing about leases or requests. What peers ask for goes to the
 // core through a callback, and the core's answers come back as method calls:

@@ -128,9 +128,9 @@ func (e ownerEnd) Recv() (*pb.PullerMessage, error) {
 }
 
 // copyBlocks is the byte path within the process: it copies the blocks of a
-// request and announces FIN like servePull. put gets each block in order, under the session's
-// lock, and must not block.
-func (ss *session) copyBlocks(ctx context.Context, req *pullRequest, put func(i int, block []byte) error) error {
+// request and announces FIN like servePull. put gets each block in order, under
+// the session's lock, and must not block.
+func (ss *session) copyBlocks(ctx context.Context, req *pullRequest, put func(i int, block extent) error) error {
 	if err := ss.begin(nil, req); err != nil {
 		return err
 	}
@@ -138,11 +138,11 @@ func (ss *session) copyBlocks(ctx context.Context, req *pullRequest, put func(i 
 		if err := context.Cause(ctx); err != nil {
 			return err
 		}
-		block := ss.rank.memory.Block(ss.blocks[int(req.first)+i-ss.skip])
+		block := ss.rank.memory.at(ss.blocks[int(req.first)+i-ss.skip])
 		if err := ss.read(nil, func() error { return put(i, block) }); err != nil {
 			return err
 		}
-		ss.sent(len(block))
+		ss.sent(block.size())
 	}
 	ss.send(&pb.OwnerMessage{Kind: &pb.OwnerMessage_Fin{Fin: &pb.Fin{Epoch: ss.epoch, Blocks: req.blocks}}})
 	return nil

@@ -60,7 +60,7 @@ func (pl *pull) check() error {
 		return fmt.Errorf("pull %d: %d destination blocks, want %d", h.ID, len(dst), want)
 	}
 	for _, id := range dst {
-		if got, want := len(pl.p.memory.Block(id)), h.Layout.BlockBytes(); got != want {
+		if got, want := pl.p.memory.at(id).size(), h.Layout.BlockBytes(); got != want {
 			return &pullError{code: CodeLayout, reason: fmt.Sprintf("own blocks have %d bytes, the handle's %d", got, want)}
 		}
 	}
@@ -235,8 +235,10 @@ func (pl *pull) fetchLocal(l *link, req *pullRequest) error {
 	if ss == nil {
 		return errStale
 	}
-	err := ss.copyBlocks(l.ctx, req, func(i int, block []byte) error {
-		copy(pl.p.memory.Block(pl.order.Dst[i]), block)
+	err := ss.copyBlocks(l.ctx, req, func(i int, block extent) error {
+		if err := pl.p.memory.at(pl.order.Dst[i]).copyFrom(block); err != nil {
+			return err
+		}
 		pl.advance()
 		return nil
 	})
@@ -249,7 +251,7 @@ func (pl *pull) fetchLocal(l *link, req *pullRequest) error {
 	return nil
 }
 
-// fetchTCP reads frames straight into block memory. The connection goes back to
+// fetchTCP reads frames, straight into block memory where that is in one piece. The connection goes back to
 // the pool only after a complete pull.
 func (pl *pull) fetchTCP(l *link, req *pullRequest, addr string, fresh bool) (sum uint32, reused bool, err error) {
 	ctx, cancel := context.WithTimeout(l.ctx, pl.p.cfg.AttachTimeout)
@@ -272,12 +274,18 @@ func (pl *pull) readBlocks(r *deadlineReader, req *pullRequest) (uint32, error) 
 	if err := r.write(req.encode()); err != nil {
 		return 0, err
 	}
-	sum := uint32(0)
+	mem, sum := pl.p.memory, uint32(0)
+	buf := mem.borrow()
+	defer mem.giveBack(buf)
 	for i := range req.blocks {
 		want := frameHeader{seq: i, block: req.first + i, layerFrom: req.layerFrom, layerTo: req.layerTo}
-		crc, err := readFrame(r, want, pl.p.memory.Block(pl.order.Dst[i]))
+		dst := mem.at(pl.order.Dst[i])
+		crc, err := readFrame(r, want, dst.place(buf))
 		if err != nil {
 			return 0, err
+		}
+		if !dst.inOnePiece() {
+			mem.split.Write(dst.id, *buf)
 		}
 		sum = addFrameSum(sum, crc)
 		pl.advance()

@@ -44,7 +44,7 @@ var (
 // goroutine and never wait for a peer, except Close.
 type Puller struct {
 	cfg      Config
-	memory   transfer.Memory
+	memory   *memory
 	events   func(transfer.PullEvent)
 	controls controls
 	data     dataPool
@@ -64,7 +64,7 @@ type Puller struct {
 func NewPuller(cfg Config, memory transfer.Memory, events func(transfer.PullEvent)) *Puller {
 	cfg.setDefaults()
 	p := &Puller{
-		cfg: cfg, memory: memory, events: events,
+		cfg: cfg, memory: newMemory(memory), events: events,
 		pulls: map[transfer.ID]context.CancelCauseFunc{},
 		beats: map[transfer.ID]*beat{},
 	}

@@ -74,10 +74,15 @@ func (ss *session) servePull(conn net.Conn, req *pullRequest) error {
 		return err
 	}
 	defer ss.leave()
-	sum := uint32(0)
+	mem, sum := ss.rank.memory, uint32(0)
+	buf := mem.borrow()
+	defer mem.giveBack(buf)
 	for i := range req.blocks {
 		h := frameHeader{seq: i, block: req.first + i, layerFrom: req.layerFrom, layerTo: req.layerTo}
-		block := ss.rank.memory.Block(ss.blocks[int(h.block)-ss.skip])
+		block, err := ss.load(mem.at(ss.blocks[int(h.block)-ss.skip]), buf)
+		if err != nil {
+			return fmt.Errorf("block %d: %w", h.block, err)
+		}
 		crc, err := ss.writeFrame(conn, h, block)
 		if err != nil {
 			return fmt.Errorf("block %d: %w", h.block, err)
@@ -111,6 +116,18 @@ func (ss *session) leave() {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	ss.conn = nil
+}
+
+// load returns a block in one piece: itself, or a copy in buf.
+func (ss *session) load(e extent, buf *[]byte) ([]byte, error) {
+	if e.inOnePiece() {
+		return e.bytes, nil
+	}
+	err := ss.read(nil, func() error {
+		e.m.split.Read(e.id, *buf)
+		return nil
+	})
+	return *buf, err
 }
 
 // writeFrame writes one block from pool memory. reading is held for one piece

@@ -92,7 +92,7 @@ func (s *Server) Incarnation() string { return s.cfg.Incarnation }
 func (s *Server) Rank(rank int, memory transfer.Memory, inbox func(any)) *Transport {
 	t := &Transport{
 		Puller: NewPuller(s.cfg, memory, func(e transfer.PullEvent) { inbox(e) }),
-		srv:    s, memory: memory, inbox: inbox,
+		srv:    s, inbox: inbox,
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,10 +107,9 @@ func (s *Server) Rank(rank int, memory transfer.Memory, inbox func(any)) *Transp
 // core to pullers.
 type Transport struct {
 	*Puller
-	srv    *Server
-	memory transfer.Memory
-	inbox  func(any)
-	sent   atomic.Uint64
+	srv   *Server
+	inbox func(any)
+	sent  atomic.Uint64
 }
 
 // Stats is a snapshot of one rank's transfer traffic.
@@ -225,7 +224,7 @@ func (s *Server) accept(t *Transport, a transfer.Accept) {
 	s.revoke(a.ID, ss)
 	size := 0
 	if len(a.Blocks) > 0 {
-		size = len(t.memory.Block(a.Blocks[0]))
+		size = t.memory.at(a.Blocks[0]).size()
 	}
 	if !ss.grant(a) {
 		return

@@ -23,10 +23,19 @@ var testLayout = transfer.Layout{Layers: 2, KVHeads: 2, HeadDim: 8, DType: "F32"
 // wait is how long a test waits for what must happen.
 const wait = 10 * time.Second
 
-// pool is fake block memory. onBlock, if set, sees every access.
+// pool is fake block memory. onBlock, if set, sees every access. With split its
+// blocks are shown through splitPool.
 type pool struct {
 	data    [][]byte
 	onBlock func(id int32)
+	split   bool
+}
+
+func (p *pool) memory() transfer.Memory {
+	if p.split {
+		return splitPool{p}
+	}
+	return p
 }
 
 func newPool(blocks, size int) *pool {
@@ -85,7 +94,7 @@ func newOwner(t testing.TB, cfg Config, mem *pool) *owner {
 		t.Fatal(err)
 	}
 	o := &owner{srv: srv, mem: mem, got: make(chan any, 1000), leases: map[transfer.ID]*lease{}}
-	o.Transport = srv.Rank(0, mem, o.inbox)
+	o.Transport = srv.Rank(0, mem.memory(), o.inbox)
 	t.Cleanup(srv.Close)
 	return o
 }
@@ -189,7 +198,7 @@ type gen struct {
 
 func newGen(t testing.TB, cfg Config, mem *pool) *gen {
 	g := &gen{mem: mem, events: make(chan transfer.PullEvent, 10000)}
-	g.Puller = NewPuller(cfg, mem, func(e transfer.PullEvent) { g.events <- e })
+	g.Puller = NewPuller(cfg, mem.memory(), func(e transfer.PullEvent) { g.events <- e })
 	t.Cleanup(g.Close)
 	return g
 }

@@ -1,0 +1,89 @@
+package wire
+
+import (
+	"fmt"
+	"sync"
+
+	"tandem/engine/transfer"
+)
+
+// memory is one rank's pool as the byte paths use it. Blocks in one piece are
+// read and written where they are; others go through a buffer of their size.
+type memory struct {
+	transfer.Memory
+	split transfer.SplitMemory // nil if every block is in one piece
+	spare sync.Pool            // of *[]byte
+}
+
+func newMemory(m transfer.Memory) *memory {
+	split, _ := m.(transfer.SplitMemory)
+	return &memory{Memory: m, split: split}
+}
+
+// extent is one block: its bytes, or, if those are nil, where to find them.
+type extent struct {
+	bytes []byte
+	m     *memory
+	id    int32
+}
+
+func (m *memory) at(id int32) extent { return extent{bytes: m.Block(id), m: m, id: id} }
+
+// size is the bytes of the block, 0 if there is no such block.
+func (e extent) size() int {
+	if e.inOnePiece() {
+		return len(e.bytes)
+	}
+	return e.m.split.BlockBytes()
+}
+
+// inOnePiece tells whether the block is used where it is, not through a buffer.
+func (e extent) inOnePiece() bool { return e.bytes != nil || e.m.split == nil }
+
+// place is where the block's bytes are read or written: the block or the buffer.
+func (e extent) place(buf *[]byte) []byte {
+	if e.inOnePiece() {
+		return e.bytes
+	}
+	return *buf
+}
+
+// copyFrom overwrites the block with another one.
+func (e extent) copyFrom(src extent) error {
+	if e.size() != src.size() {
+		return fmt.Errorf("block %d has %d bytes, the owner's block %d has %d", e.id, e.size(), src.id, src.size())
+	}
+	switch {
+	case src.inOnePiece() && e.inOnePiece():
+		copy(e.bytes, src.bytes)
+	case src.inOnePiece():
+		e.m.split.Write(e.id, src.bytes)
+	case e.inOnePiece():
+		src.m.split.Read(src.id, e.bytes)
+	default:
+		buf := e.m.borrow()
+		src.m.split.Read(src.id, *buf)
+		e.m.split.Write(e.id, *buf)
+		e.m.giveBack(buf)
+	}
+	return nil
+}
+
+// borrow takes a buffer for one block out of spare, nil where none is needed.
+func (m *memory) borrow() *[]byte {
+	if m.split == nil {
+		return nil
+	}
+	if buf, ok := m.spare.Get().(*[]byte); ok {
+		return buf
+	}
+	buf := make([]byte, m.split.BlockBytes())
+	return &buf
+}
+
+// giveBack ends the use of a buffer of borrow.
+func (m *memory) giveBack(buf *[]byte) {
+	if buf != nil {
+		m.spare.Put(buf)
+	}
+}
