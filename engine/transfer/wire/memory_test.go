@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"net"
+	"runtime"
 	"testing"
 
 	"tandem/engine/transfer"
@@ -18,8 +19,15 @@ func (s splitPool) Block(id int32) []byte {
 	}
 	return nil
 }
-func (s splitPool) BlockBytes() int            { return len(s.p.data[0]) }
-func (s splitPool) Read(id int32, dst []byte)  { s.copy(dst, s.p.data[id]) }
+func (s splitPool) BlockBytes() int { return len(s.p.data[0]) }
+
+func (s splitPool) Read(id int32, dst []byte) {
+	if s.p.onRead != nil {
+		s.p.onRead(id)
+	}
+	s.copy(dst, s.p.data[id])
+}
+
 func (s splitPool) Write(id int32, src []byte) { s.copy(s.p.data[id], src) }
 
 // copy panics if the buffer is not of the size of a block.
@@ -105,6 +113,38 @@ func TestSplitMemoryRevoke(t *testing.T) {
 		if e.Progress > 10 {
 			t.Errorf("%d blocks verified, 10 were served", e.Progress)
 		}
+	})
+}
+
+// Revoke waits for a copy of a split block that has begun; the race detector
+// watches.
+func TestSplitMemoryRevokeWhileReading(t *testing.T) {
+	bothPaths(t, func(t *testing.T, cfg Config) {
+		mem := newPool(64, 1024).fill(5)
+		mem.split = true
+		o := newOwner(t, cfg, mem)
+		g := newGen(t, cfg, newPool(64, 1024))
+		revoked := make(chan struct{})
+		mem.onRead = func(id int32) {
+			if id != 10 {
+				return
+			}
+			go func() {
+				o.revoke(1)
+				clear(mem.data[id])
+				close(revoked)
+			}()
+			for range 100 {
+				runtime.Gosched()
+			}
+		}
+		g.pullTo(o.offer(1, 0, 64), 0, 0)
+		<-revoked
+		e := g.final(t, 1)
+		if !e.OK {
+			checkFailed(t, e, CodeStale, "stale")
+		}
+		checkBlocks(t, newPool(64, 1024).fill(5), 0, g.mem, 0, e.Progress)
 	})
 }
 

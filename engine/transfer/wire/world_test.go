@@ -24,11 +24,12 @@ var testLayout = transfer.Layout{Layers: 2, KVHeads: 2, HeadDim: 8, DType: "F32"
 const wait = 10 * time.Second
 
 // pool is fake block memory. onBlock, if set, sees every access. With split its
-// blocks are shown through splitPool.
+// blocks are shown through splitPool, and onRead sees each copy as it begins.
 type pool struct {
 	data    [][]byte
 	onBlock func(id int32)
 	split   bool
+	onRead  func(id int32)
 }
 
 func (p *pool) memory() transfer.Memory {
