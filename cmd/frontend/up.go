@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"tandem/engine/executor"
 	"tandem/engine/hub"
 	"tandem/engine/model"
 	"tandem/engine/runner"
@@ -80,7 +81,7 @@ type cluster struct {
 	model    string    // as the user named it
 	ctx, gen int
 	threads  int
-	pool     int // KV tokens per worker, 0 = the worker decides
+	pools    map[string]int // KV tokens of each rank by role, 0 = the worker decides
 	listener net.Listener
 	tune     func(*supervisor) // test hook
 }
@@ -124,7 +125,7 @@ func prepare(f upFlags, changed func(string) bool) (*cluster, error) {
 	if c.bin, err = engineBinary(); err != nil {
 		return nil, err
 	}
-	if c.pool, err = poolTokens(c.model, c.ctx+c.gen, cfg.WorkerFile(cfg.Generation)); err != nil {
+	if err := c.workers(); err != nil {
 		return nil, err
 	}
 	port := cfg.Port
@@ -162,35 +163,65 @@ func engineBinary() (string, error) {
 	return path, nil
 }
 
-// poolTokens opens the model, which also finds a missing or wrong file before any worker starts, and divides the memory
-// for KV among the workers. 0 leaves it to a worker file that says it.
-func poolTokens(name string, workers int, file map[string]any) (int, error) {
-	path, err := hub.Locate(name)
+// The roles of workers as flags name them.
+const (
+	roleCtx = "ctx"
+	roleGen = "gen"
+)
+
+// workers checks what the workers will read, and opens the model, so that a wrong key or a missing file is found before
+// any of them starts. It divides the memory for KV among them.
+func (c *cluster) workers() error {
+	path, err := hub.Locate(c.model)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	ck, err := model.Open(path)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer func() { _ = ck.Close() }() // read only
-	if kv, _ := file["kv_cache_config"].(map[string]any); kv["max_tokens"] != nil {
-		return 0, nil
+	c.pools = map[string]int{}
+	for _, s := range []struct {
+		flag string
+		role executor.Role
+		file map[string]any
+	}{
+		{roleCtx, executor.Ctx, c.cfg.WorkerFile(c.cfg.Context)},
+		{roleGen, executor.Gen, c.cfg.WorkerFile(c.cfg.Generation)},
+	} {
+		text, err := json.Marshal(s.file) // JSON is YAML
+		if err != nil {
+			return fmt.Errorf("configuration of %s workers: %w", s.flag, err)
+		}
+		w, _, err := config.LoadWorker(s.role, config.Source{Data: text}) // the workers warn
+		if err != nil {
+			return fmt.Errorf("%s workers: %w", s.flag, err)
+		}
+		c.pools[s.flag] = poolTokens(ck.Config, c.ctx+c.gen, w)
+	}
+	return nil
+}
+
+// poolTokens divides the memory for KV among workers and the ranks of each: the tokens of one rank's pool. 0 leaves it to
+// the worker, whose configuration says it.
+func poolTokens(m model.Config, workers int, w config.Worker) int {
+	if w.KVCache.MaxTokens > 0 {
+		return 0
 	}
 	free := float64(runner.AvailableMemory()) * runner.MemoryShare() / float64(workers)
-	perToken := ck.Config.KVBytesPerToken(tensor.BF16)
+	perToken := m.KVBytesPerToken(tensor.BF16) * w.TensorParallelSize
+	if !w.EnableAttentionDP { // each rank keeps some of the heads
+		perToken = perToken * ((m.KVHeads + w.TensorParallelSize - 1) / w.TensorParallelSize) / m.KVHeads
+	}
 	if free <= 0 || perToken <= 0 {
-		return 0, nil
+		return 0
 	}
-	batch, _ := file["max_batch_size"].(int)
-	length, _ := file["max_seq_len"].(int)
-	if batch < 1 {
-		batch = config.DefaultWorker().MaxBatchSize
-	}
+	length := w.MaxSeqLen
 	if length < 1 {
-		length = ck.Config.Context
+		length = m.Context
 	}
-	return max(1, min(batch*length, int(free)/perToken)), nil
+	return max(1, min(w.MaxBatchSize*length, int(free)/perToken))
 }
 
 // run starts the workers, serves until stop ends, and stops the workers.
@@ -244,14 +275,14 @@ func (c *cluster) children(dir string) ([]child, error) {
 	var out []child
 	total := c.ctx + c.gen
 	for i := range total {
-		role, n, sec := "ctx", i, c.cfg.Context
+		role, n, sec := roleCtx, i, c.cfg.Context
 		if i >= c.ctx {
-			role, n, sec = "gen", i-c.ctx, c.cfg.Generation
+			role, n, sec = roleGen, i-c.ctx, c.cfg.Generation
 		}
 		name := role + strconv.Itoa(n)
 		file := c.cfg.WorkerFile(sec)
-		if c.pool > 0 {
-			kv := map[string]any{"max_tokens": c.pool}
+		if pool := c.pools[role]; pool > 0 {
+			kv := map[string]any{"max_tokens": pool}
 			if own, ok := file["kv_cache_config"].(map[string]any); ok {
 				for k, v := range own {
 					kv[k] = v

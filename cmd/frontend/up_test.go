@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"tandem/engine/model"
 	"tandem/serve/config"
 )
 
@@ -75,7 +76,7 @@ func TestChildren(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cluster{cfg: cfg, model: "m", level: "warn", ctx: 2, gen: 1, threads: 4, pool: 1000}
+	c := &cluster{cfg: cfg, model: "m", level: "warn", ctx: 2, gen: 1, threads: 4, pools: map[string]int{"ctx": 1000, "gen": 1000}}
 	dir := t.TempDir()
 	list, err := c.children(dir)
 	if err != nil || len(list) != 3 {
@@ -147,11 +148,10 @@ func TestPrepareErrors(t *testing.T) {
 			}
 		})
 	}
-	if _, err := poolTokens(filepath.Join(t.TempDir(), "absent.gguf"), 2, nil); err == nil || strings.Contains(err.Error(), "\n") {
-		t.Errorf("absent model: %v", err)
-	}
-	if _, err := poolTokens(file, 2, nil); err == nil || strings.Contains(err.Error(), "\n") {
-		t.Errorf("a file that is no model: %v", err)
+	for name, path := range map[string]string{"absent model": filepath.Join(t.TempDir(), "absent.gguf"), "a file that is no model": file} {
+		if err := (&cluster{model: path}).workers(); err == nil || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 	ln, err := listen("127.0.0.1", 0)
 	if err != nil {
@@ -161,6 +161,67 @@ func TestPrepareErrors(t *testing.T) {
 	port := ln.Addr().(*net.TCPAddr).Port
 	if _, err := listen("127.0.0.1", port); err == nil || !strings.Contains(err.Error(), "--port") {
 		t.Errorf("busy port: %v", err)
+	}
+}
+
+// Workers with ranks load from the files that up writes, and their pools are of ranks.
+func TestChildrenWithRanks(t *testing.T) {
+	cfg, _, err := config.LoadFrontend(config.Source{
+		Data: []byte("tensor_parallel_size: 2\nenable_attention_dp: true\n" +
+			"attention_dp_config: {kv_cache_routing_conversation_affinity: true}\ngeneration_servers: {hang_timeout_sec: 5}"),
+		LookupEnv: func(string) (string, bool) { return "", false },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cluster{cfg: cfg, model: "m", level: "warn", ctx: 1, gen: 1, threads: 4, pools: map[string]int{roleCtx: 500, roleGen: 700}}
+	dir := t.TempDir()
+	list, err := c.children(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []struct {
+		role string
+		pool int
+		hang time.Duration
+	}{{"ctx", 500, 30 * time.Second}, {"gen", 700, 5 * time.Second}} {
+		w, warnings, err := config.LoadWorker("context", config.Source{File: filepath.Join(dir, want.role+"0.yaml"), LookupEnv: func(string) (string, bool) { return "", false }})
+		if err != nil || len(warnings) > 0 || !w.ADP() || w.TensorParallelSize != 2 || !w.AttentionDP.Conversations || w.KVCache.MaxTokens != want.pool || w.HangTimeout() != want.hang {
+			t.Errorf("%s: %v %q %+v", want.role, err, warnings, w)
+		}
+		if args := strings.Join(list[i].args(0), " "); !strings.Contains(args, "--threads 2 ") {
+			t.Errorf("args %s", args)
+		}
+	}
+}
+
+func TestPoolTokens(t *testing.T) {
+	m := model.Config{Layers: 1, KVHeads: 4, HeadDim: 64, Context: 1 << 30}
+	w := config.DefaultWorker()
+	pool := func(ranks int, adp bool) float64 {
+		w.TensorParallelSize, w.EnableAttentionDP = ranks, adp
+		return float64(poolTokens(m, 2, w))
+	}
+	alone := pool(1, false)
+	if alone <= 1 {
+		t.Skip("the memory of this machine is unknown")
+	}
+	near := func(name string, got, want float64) {
+		t.Helper()
+		if got < want*0.8 || got > want*1.25 { // others use the machine too
+			t.Errorf("%s: %.0f tokens, want about %.0f", name, got, want)
+		}
+	}
+	near("attention DP on 4 ranks", pool(4, true), alone/4)
+	near("2 ranks that share the heads", pool(2, false), alone)
+	near("8 ranks of which two keep each head", pool(8, false), alone/2)
+	w.KVCache.MaxTokens = 5
+	if n := poolTokens(m, 2, w); n != 0 {
+		t.Errorf("the file says how many, and up says %d", n)
+	}
+	w.KVCache.MaxTokens, w.MaxBatchSize, w.MaxSeqLen = 0, 2, 30
+	if n := poolTokens(m, 2, w); n != 60 {
+		t.Errorf("2 requests of 30 tokens get %d", n)
 	}
 }
 

@@ -70,8 +70,6 @@ func (w Worker) rankWarnings(named bool) []string {
 		return []string{"enable_attention_dp has no effect with tensor_parallel_size 1"}
 	case !w.EnableAttentionDP && (named || a != defaultAttentionDP()):
 		return []string{"attention_dp_config has no effect without enable_attention_dp"}
-	case w.ADP() && a.KVCacheAware && !a.Conversations && !w.KVCache.EnableBlockReuse:
-		return []string{"attention_dp_config.enable_kv_cache_aware_routing needs kv_cache_config.enable_block_reuse: without it the default router places requests"}
 	}
 	return nil
 }

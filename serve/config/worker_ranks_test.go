@@ -48,10 +48,6 @@ func TestAttentionDPWithoutEffect(t *testing.T) {
 		{"{tensor_parallel_size: 2, enable_attention_dp: true, attention_dp_config: {timeout_iters: 9}}", ""},
 		{"enable_attention_dp: true", "enable_attention_dp has no effect with tensor_parallel_size 1"},
 		{"tensor_parallel_size: 2", ""},
-		{
-			"{tensor_parallel_size: 2, enable_attention_dp: true, attention_dp_config: {enable_kv_cache_aware_routing: true}, kv_cache_config: {enable_block_reuse: false}}",
-			"attention_dp_config.enable_kv_cache_aware_routing needs kv_cache_config.enable_block_reuse",
-		},
 	} {
 		_, warnings, err := loadWorker(t, executor.Mixed, tc.yaml)
 		got := strings.Join(warnings, "\n")
