@@ -160,19 +160,43 @@ func (b *Backend) OwnRows(x, in tensor.Buffer) {
 }
 
 // AddShares adds to each own row of x the sum over the ranks' values of that row
-// in share, which is shared and lost by it.
+// in share, which is lost by it. share is shared, or of own rows where all ranks
+// have the same.
 func (b *Backend) AddShares(x, share tensor.Buffer) {
 	const op = "add shares"
 	from, _ := b.lookup(share)
-	if !b.begin(b.buffer(op, "share", share, from.width), b.buffer(op, "output", x, from.width), b.ownRows(op, x), b.allRows(op, share), b.whole(op, share)) {
+	if !b.begin(b.buffer(op, "share", share, from.width), b.buffer(op, "output", x, from.width),
+		b.ownRows(op, x), b.whole(op, share), b.apart(op, x, share)) {
 		return
 	}
 	id, width := b.cfg.Group.ID(), from.width
+	defer func() { b.record(kernels.Op{Kind: kernels.AddRows, In: int(share), Out: int(x)}) }()
+	if !from.shared {
+		b.equalRows = true
+		b.collective(func(batch *tensor.Batch) error {
+			return because(op, b.allReduce(b.prog.Data(int(share), batch.Rows()*width)))
+		})
+		return
+	}
 	b.collective(func(batch *tensor.Batch) error {
 		first := sum(batch.RankRows[:id])
 		src := b.prog.Data(int(share), sum(batch.RankRows)*width)
 		dst := src[first*width : (first+batch.Rows())*width]
 		return because(op, b.cfg.Group.ReduceScatter(context.Background(), dst, src, batch.RankRows, width))
 	})
-	b.record(kernels.Op{Kind: kernels.AddRows, In: int(share), Out: int(x)})
+}
+
+// allReduce replaces values, as many on every rank, by their sums over the ranks:
+// each rank adds up a part of them.
+func (b *Backend) allReduce(values []float32) error {
+	g, n := b.cfg.Group, len(values)
+	for r := range b.parts {
+		b.parts[r] = n*(r+1)/len(b.parts) - n*r/len(b.parts)
+	}
+	first := n * g.ID() / g.Size()
+	own := values[first : first+b.parts[g.ID()]]
+	if err := g.ReduceScatter(context.Background(), own, values, b.parts, 1); err != nil {
+		return err
+	}
+	return g.AllGather(context.Background(), values, own, b.parts, 1)
 }

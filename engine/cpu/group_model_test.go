@@ -129,17 +129,36 @@ func (p *part) mlp(name string, l layer, m, x tensor.Buffer) {
 	p.linear(x, m, p.host(name+"down", l.down, p.w.inter))
 }
 
+// mixture records this rank's experts of a layer.
+func (p *part) mixture(i int, out, x tensor.Buffer) {
+	w, l, name := p.w, p.w.layers[i], fmt.Sprintf("%d.", i)
+	router := host(name+"router", tensor.F32, l.router, w.experts, w.hidden)
+	cuts := even(w.experts, p.size)
+	mix := tensor.MoE{Norm: p.vector(name+"norm2", l.norm2), Eps: 1e-5, Router: p.matrix(router), Used: w.used, Renorm: w.renorm, First: cuts[p.rank]}
+	for e := cuts[p.rank]; e < cuts[p.rank+1]; e++ {
+		expert := fmt.Sprintf("%sexpert%d", name, e)
+		mix.GateUp = append(mix.GateUp, p.gateUp(expert, l.experts[e], 0, w.inter))
+		mix.Down = append(mix.Down, p.matrix(p.host(expert+".down", l.experts[e].down, w.inter)))
+	}
+	p.b.MoE(out, x, mix)
+}
+
 // recordTP splits heads, MLP and vocabulary.
 func (p *part) recordTP() {
 	w, b := p.w, p.b
 	attn := w.heads * w.headDim
-	x, q, a, m := b.Buffer(w.hidden), b.Buffer((p.h1-p.h0)*w.headDim), b.Buffer(attn), b.Buffer(w.inter)
+	x, q, a, m, share := b.Buffer(w.hidden), b.Buffer((p.h1-p.h0)*w.headDim), b.Buffer(attn), b.Buffer(w.inter), b.Buffer(w.hidden)
 	embed := p.host("embed", w.embed, w.hidden)
 	b.Embed(x, p.matrix(embed))
 	for i, l := range w.layers {
 		p.attention(i, q, a, x)
 		b.GatherColumns(a, p.headCuts)
 		p.linear(x, a, p.host(fmt.Sprintf("%d.o", i), l.o, attn))
+		if w.sparse(i) {
+			p.mixture(i, share, x)
+			b.AddShares(x, share)
+			continue
+		}
 		p.mlp(fmt.Sprintf("%d.", i), l, m, x)
 	}
 	head := rows(embed, p.vocabAt[p.rank], p.vocabAt[p.rank+1])
@@ -165,15 +184,7 @@ func (p *part) recordADP() {
 			b.OwnRows(x, all)
 			continue
 		}
-		router := host(name+"router", tensor.F32, l.router, w.experts, w.hidden)
-		cuts := even(w.experts, p.size)
-		mix := tensor.MoE{Norm: p.vector(name+"norm2", l.norm2), Eps: 1e-5, Router: p.matrix(router), Used: w.used, Renorm: w.renorm, First: cuts[p.rank]}
-		for e := cuts[p.rank]; e < cuts[p.rank+1]; e++ {
-			expert := fmt.Sprintf("%sexpert%d", name, e)
-			mix.GateUp = append(mix.GateUp, p.gateUp(expert, l.experts[e], 0, w.inter))
-			mix.Down = append(mix.Down, p.matrix(p.host(expert+".down", l.experts[e].down, w.inter)))
-		}
-		b.MoE(share, all, mix)
+		p.mixture(i, share, all)
 		b.AddShares(x, share)
 	}
 	b.Logits(x, p.vector("final", w.final), 1e-5, embed, nil)
@@ -235,13 +246,7 @@ func (p *part) recordPlain() {
 		p.attention(i, q, a, x)
 		b.AddLinear(x, a, p.matrix(p.host(name+"o", l.o, attn)), tensor.None)
 		if w.sparse(i) {
-			mix := tensor.MoE{Norm: p.vector(name+"norm2", l.norm2), Eps: 1e-5, Used: w.used, Renorm: w.renorm}
-			mix.Router = p.matrix(host(name+"router", tensor.F32, l.router, w.experts, w.hidden))
-			for e, x := range l.experts {
-				mix.GateUp = append(mix.GateUp, p.gateUp(fmt.Sprintf("%sexpert%d", name, e), x, 0, w.inter))
-				mix.Down = append(mix.Down, p.matrix(p.host("down", x.down, w.inter)))
-			}
-			b.MoE(x, x, mix)
+			p.mixture(i, x, x)
 			continue
 		}
 		b.GatedMLP(m, x, p.vector(name+"norm2", l.norm2), 1e-5, p.gateUp(name, l, 0, w.inter))

@@ -51,6 +51,7 @@ var chunkSizes = []int{1, 1, 7, 40, 150, 1, 64, 300, 2, 1}
 var tpShapes = map[string]shape{
 	"9 heads of 3":       {layers: 2, hidden: 100, heads: 9, kvHeads: 3, headDim: 32, inter: 75, vocab: 41, dtype: tensor.F32, bias: true},
 	"6 heads of 1":       {layers: 1, hidden: 64, heads: 6, kvHeads: 1, headDim: 16, inter: 96, vocab: 33, dtype: tensor.Q8_0, qkNorm: true},
+	"experts":            {layers: 2, hidden: 64, heads: 4, kvHeads: 2, headDim: 16, inter: 48, vocab: 33, dtype: tensor.F32, experts: 16, used: 5},
 	"9 heads of 3, Q8_0": {layers: 2, hidden: 96, heads: 9, kvHeads: 3, headDim: 32, inter: 160, vocab: 41, dtype: tensor.Q8_0, adjacent: true},
 }
 
@@ -66,6 +67,9 @@ func TestTensorParallelBits(t *testing.T) {
 				}
 				want := tpLogits(t, w, 1, isa, kv)
 				for _, size := range []int{2, 3, 4, 5} {
+					if s.experts > 0 && size != 2 && size != 4 {
+						continue // shares add up to the same bits in aligned ranges only
+					}
 					if size > 3 && s.dtype == tensor.F32 && kv == tensor.F32 {
 						continue
 					}
@@ -254,11 +258,7 @@ func TestLostPeer(t *testing.T) {
 
 func TestGroupStepsDoNotAllocate(t *testing.T) {
 	for _, tp := range []bool{true, false} {
-		s := adpShape
-		if tp {
-			s.experts = 0
-		}
-		ranks, _ := ranksOf(t, newWeights(s, 6), 1, groupConfig("", 1, tensor.BF16), tp)
+		ranks, _ := ranksOf(t, newWeights(adpShape, 6), 1, groupConfig("", 1, tensor.BF16), tp)
 		var batch tensor.Batch
 		batch.Reset()
 		batch.Add([]int32{1, 2, 3}, 0, []int32{1}, true)

@@ -62,9 +62,9 @@ void tm_run_unpack(tm_program *p, const tm_op *op, int worker)
 void tm_run_own_rows(tm_program *p, const tm_op *op, int worker)
 {
 	tm_claim claim = tm_claim_all(worker, p->batch->rows);
-	const int width = p->buffers[op->out].width;
+	const int width = p->buffers[op->out].width, first = p->buffers[op->in].shared ? p->batch->first_row : 0;
 	for (int r; (r = tm_claim_next(p->pool, &claim)) >= 0;) {
-		const float *from = tm_row(p, op->in, p->batch->first_row + r);
+		const float *from = tm_row(p, op->in, first + r);
 		float *to = tm_row(p, op->out, r);
 		if (op->kind == TM_ADD_ROWS)
 			p->vec->add(to, from, width);

@@ -25,7 +25,7 @@ enum {
 	TM_PACK,     // the rank's columns of in, or of the logits with in < 0, to the stage
 	TM_UNPACK,   // the other ranks' columns from the stage
 	TM_OWN_ROWS, // out = the rank's rows of in, which is shared
-	TM_ADD_ROWS, // out += the rank's rows of in, which is shared
+	TM_ADD_ROWS, // out += the rank's rows of in, which may be shared
 };
 
 // Most experts of a row, and of a layer: what fixed arrays and the depth of a
