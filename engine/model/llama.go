@@ -34,17 +34,19 @@ type loader struct {
 	err error
 }
 
+// tensor fetches a tensor as it is stored; what goes to ops is decoded there if
+// the checkpoint says so, so that no rank decodes the rows of others.
 func (l *loader) tensor(name string, shape ...int) tensor.Host {
 	if l.err != nil {
 		return tensor.Host{}
 	}
-	h, err := l.ck.Tensor(name, shape...)
+	h, err := l.ck.stored(l.ck.fileName(name), shape...)
 	l.err = err
 	return h
 }
 
 func (l *loader) vector(parts ...tensor.Host) tensor.Vector {
-	if l.err != nil {
+	if l.decode(parts); l.err != nil {
 		return tensor.None
 	}
 	v, err := l.ops.Vector(parts...)
@@ -53,7 +55,7 @@ func (l *loader) vector(parts ...tensor.Host) tensor.Vector {
 }
 
 func (l *loader) matrix(parts ...tensor.Host) tensor.Matrix {
-	if l.err != nil {
+	if l.decode(parts); l.err != nil {
 		return tensor.None
 	}
 	m, err := l.ops.Matrix(parts...)
@@ -62,12 +64,22 @@ func (l *loader) matrix(parts ...tensor.Host) tensor.Matrix {
 }
 
 func (l *loader) gateUp(gate, up tensor.Host) tensor.Matrix {
-	if l.err != nil {
+	parts := []tensor.Host{gate, up}
+	if l.decode(parts); l.err != nil {
 		return tensor.None
 	}
-	m, err := l.ops.GateUp(gate, up)
+	m, err := l.ops.GateUp(parts[0], parts[1])
 	l.err = err
 	return m
+}
+
+// decode turns parts to float32 if the checkpoint was opened so.
+func (l *loader) decode(parts []tensor.Host) {
+	for i := range parts {
+		if l.err == nil && l.ck.f32 {
+			parts[i], l.err = toF32(parts[i])
+		}
+	}
 }
 
 // rowRange returns rows of a weight, or elements of a vector.
