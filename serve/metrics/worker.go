@@ -112,7 +112,7 @@ var engineMetrics = []engineMetric{
 	engineCounter("batch_tokens_total", "Tokens computed, by phase.", func(s *runner.Stats) uint64 { return s.PrefillTokens }, "kind", "prefill"),
 	engineCounter("batch_tokens_total", "Tokens computed, by phase.", func(s *runner.Stats) uint64 { return s.DecodeTokens }, "kind", "decode"),
 	engineGauge("running", "Requests that hold resources.", func(s *runner.Stats) float64 { return float64(s.Running) }),
-	engineGauge("waiting", "Requests in the queue.", func(s *runner.Stats) float64 { return float64(s.Waiting + s.Queued) }),
+	engineGauge("waiting", "Requests in the queue.", func(s *runner.Stats) float64 { return float64(s.Waiting) }),
 	engineCounter("paused_total", "Requests sent back to the queue for want of blocks.", func(s *runner.Stats) uint64 { return s.Paused }),
 	engineGauge("blocks", "KV blocks of the pool.", func(s *runner.Stats) float64 { return float64(s.BlocksTotal) }),
 	engineGauge("free_blocks", "KV blocks that hold nothing.", func(s *runner.Stats) float64 { return float64(s.BlocksFree) }),

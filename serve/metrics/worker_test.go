@@ -64,7 +64,7 @@ func TestRankMetrics(t *testing.T) {
 		}},
 	}
 	NewWorker(reg, func() (runner.Stats, runner.Info, bool) {
-		return runner.Stats{Ranks: ranks, Queued: 5, Stats: executor.Stats{Waiting: 2}}, runner.Info{Router: "conversation_aware"}, true
+		return runner.Stats{Ranks: ranks, Queued: 5, Stats: executor.Stats{Waiting: 7}}, runner.Info{Router: "conversation_aware"}, true
 	})
 	scrape := func() string {
 		rec := httptest.NewRecorder()

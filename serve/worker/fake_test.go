@@ -69,7 +69,7 @@ type fakeEngine struct {
 	brokenAt  int  // > 0: Next panics after this many tokens
 	health    runner.Health
 	route     *runner.Route      // nil: not placed
-	ranks     []runner.RankStats // of Stats, which are their sum and 100 more waiting requests
+	ranks     []runner.RankStats // of Stats, which are their sum
 	abort     executor.AbortState
 
 	mu       sync.Mutex
@@ -87,7 +87,7 @@ func (e *fakeEngine) Stats(time.Duration) runner.Stats {
 	if h == "" {
 		h = runner.HealthIdle
 	}
-	return runner.Stats{Health: h, LastStepAge: 1500 * time.Microsecond, Alive: 3, Ranks: e.ranks, Queued: 100 * min(1, len(e.ranks)), Stats: executor.Stats{
+	return runner.Stats{Health: h, LastStepAge: 1500 * time.Microsecond, Alive: 3, Ranks: e.ranks, Stats: executor.Stats{
 		BlocksTotal: 15, BlocksFree: 1, BlocksActive: 2, BlocksReusable: 3, BlocksLeased: 4, BlocksReceiving: 5,
 		HandoffsOpen: 6, Receiving: 7, Running: 8, Waiting: 9,
 	}}

@@ -149,7 +149,6 @@ func (s *Server) cacheStats(w http.ResponseWriter, _ *http.Request) {
 	for i := range st.Ranks {
 		body.Ranks = append(body.Ranks, cacheStatsOf(st.Ranks[i].Stats))
 	}
-	body.Waiting += st.Queued
 	for rank, c := range body.Ranks {
 		if sum := c.BlocksFree + c.BlocksActive + c.BlocksReusable + c.BlocksPinned + c.BlocksReceiving; sum != c.BlocksTotal {
 			s.log.Error("the block counts do not add up", "rank", rank, "total", c.BlocksTotal, "sum", sum)
