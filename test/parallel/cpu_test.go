@@ -59,24 +59,22 @@ var (
 // Float32 weights and cache: the ranks give the bits of one rank, which agrees
 // with the second implementation.
 func TestRanksInFloat32(t *testing.T) {
-	for _, name := range []string{"qwen2-odd", "llama-bias-yarn", "qwen3moe-mixed"} {
-		t.Run(name, func(t *testing.T) {
-			check(t, name, local, openCPU("", nil), tinymodel.Tolerance{Abs: 1e-4, Rel: 1e-4}, model.AsF32())
-		})
-	}
+	checkAll(t, tinymodel.Tolerance{Abs: 1e-4, Rel: 1e-4}, model.AsF32())
 }
 
 // Weights as they are stored. One rank is only as near to the second
 // implementation as activations of eight bits are.
-func TestRanksGiveTheBitsOfOne(t *testing.T) {
+func TestRanksGiveTheBitsOfOne(t *testing.T) { checkAll(t, quantised) }
+
+var quantised = tinymodel.Tolerance{Abs: 0.05, Rel: 0.03}
+
+func checkAll(t *testing.T, tol tinymodel.Tolerance, opts ...model.Option) {
 	models, err := tinymodel.Models()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, m := range models {
-		t.Run(m.Name, func(t *testing.T) {
-			check(t, m.Name, local, openCPU("", nil), tinymodel.Tolerance{Abs: 0.05, Rel: 0.03})
-		})
+		t.Run(m.Name, func(t *testing.T) { check(t, m.Name, local, openCPU("", nil), tol, opts...) })
 	}
 }
 
@@ -88,7 +86,7 @@ func TestManyRanks(t *testing.T) {
 		"qwen3moe-mixed":      {attentionDP(7, true), adp(6).over(1)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			check(t, name, modes, openCPU("", nil), tinymodel.Tolerance{Abs: 0.05, Rel: 0.03})
+			check(t, name, modes, openCPU("", nil), quantised)
 		})
 	}
 }
@@ -96,7 +94,7 @@ func TestManyRanks(t *testing.T) {
 func TestRanksOfTwoProcesses(t *testing.T) {
 	for _, name := range []string{"qwen2-odd", "gguf-llama-quant", "gguf-qwen3moe-quant", "qwen3moe-mixed"} {
 		t.Run(name, func(t *testing.T) {
-			check(t, name, spread, openCPU("", nil), tinymodel.Tolerance{Abs: 0.05, Rel: 0.03})
+			check(t, name, spread, openCPU("", nil), quantised)
 		})
 	}
 }
@@ -113,7 +111,7 @@ func TestRanksAtOtherInstructionSets(t *testing.T) {
 		b.Close()
 		for _, name := range []string{"qwen2-odd", "gguf-qwen3moe-quant"} {
 			t.Run(isa+"/"+name, func(t *testing.T) {
-				check(t, name, []mode{tp(3), tp(4), adp(4)}, openCPU(isa, nil), tinymodel.Tolerance{Abs: 0.05, Rel: 0.03})
+				check(t, name, []mode{tp(3), tp(4), adp(4)}, openCPU(isa, nil), quantised)
 			})
 		}
 	}
