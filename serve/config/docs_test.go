@@ -176,7 +176,7 @@ func TestPageOfOperationsLoads(t *testing.T) {
 		}
 		loaded++
 	}
-	if loaded != 2 {
-		t.Errorf("%d examples, want 2", loaded)
+	if loaded != 3 {
+		t.Errorf("%d examples, want 3", loaded)
 	}
 }
