@@ -107,6 +107,14 @@ func (i Instance) HasModel(name string) bool {
 	return false
 }
 
+// RankNames says which ranks "2" or "2-3" are, for messages.
+func RankNames(ranks string) string {
+	if strings.Contains(ranks, "-") {
+		return "ranks " + ranks
+	}
+	return "rank " + ranks
+}
+
 // ParseURL reads a worker address: host:port, http://host:port, or [v6]:port. It returns the identity (host:port in lower
 // case) and the base URL.
 func ParseURL(text string) (id, base string, err error) {

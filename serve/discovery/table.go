@@ -105,7 +105,7 @@ func (t *table) probed(now time.Time, id string, r report) (restarted bool) {
 // accept returns why a worker's self-description cannot be used, "" if it can.
 func (e *entry) accept(info ServerInfo) string {
 	if info.Remote {
-		return fmt.Sprintf("computes ranks %s of an instance and serves no requests: list the process of its rank 0", info.Ranks)
+		return fmt.Sprintf("computes %s of an instance and serves no requests: list the process of its rank 0", RankNames(info.Ranks))
 	}
 	for _, leg := range []Role{Context, Generation} {
 		if e.legs[leg] && !info.Role.Serves(leg) {

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"tandem/serve/discovery"
 	"tandem/serve/openai"
 )
 
@@ -169,7 +170,7 @@ func (s *Server) noRoute(w http.ResponseWriter, r *http.Request, h http.Handler)
 	}
 	if s.cfg.Remote {
 		openai.WriteError(w, openai.NewError(http.StatusNotFound, openai.CodeNotFound,
-			"this process computes ranks %s of an instance and serves no requests: send them to the process of its rank 0", s.cfg.Ranks))
+			"this process computes %s of an instance and serves no requests: send them to the process of its rank 0", discovery.RankNames(s.cfg.Ranks)))
 		return
 	}
 	openai.WriteError(w, openai.NewError(http.StatusNotFound, openai.CodeNotFound,
