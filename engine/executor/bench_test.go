@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"strconv"
 	"testing"
 	"time"
 
@@ -101,4 +102,59 @@ func benchDecode(b *testing.B, waiting, p int) {
 		c.step(0)
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/request")
+}
+
+// BenchmarkLoad is the cost of one Load, with as many requests as its name
+// says: an eighth of them decodes, the others wait.
+func BenchmarkLoad(b *testing.B) {
+	for _, n := range []int{64, 4096} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			c := newBench(b, n/8, n/8*64)
+			c.submit(n/8, 100, 900)
+			c.settle(n / 8)
+			c.submit(n-n/8, 1000, 900)
+			b.ReportAllocs()
+			active := 0
+			for b.Loop() {
+				active += c.Load().Active
+			}
+			if active != n*b.N {
+				b.Errorf("%d active in %d calls", active, b.N)
+			}
+		})
+	}
+}
+
+// BenchmarkCached is the cost of looking a prompt of 4,096 tokens up, all of
+// which is here.
+func BenchmarkCached(b *testing.B) {
+	c := newBench(b, 1, 300)
+	prompt := make([]int32, 4096)
+	c.Submit(0, &request.Request{ID: 1, Prompt: prompt, MaxTokens: 1, Sampling: request.DefaultSampling()}, nil)
+	for c.step(0) {
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if c.Cached(prompt, "") != 4080 {
+			b.Fatal("not all is here")
+		}
+	}
+}
+
+func TestLoadAndCachedDoNotAllocate(t *testing.T) {
+	b := newBench(t, 64, 64*64)
+	b.submit(64, 100, 900)
+	b.settle(64)
+	prompt := make([]int32, 100)
+	for i := range prompt {
+		prompt[i] = int32((131 + i*7) % 1000)
+	}
+	n := testing.AllocsPerRun(20, func() {
+		if b.Load().Active != 64 || b.Cached(prompt, "") != 96 {
+			t.Fatal("wrong load")
+		}
+	})
+	if n != 0 {
+		t.Errorf("%v allocations", n)
+	}
 }

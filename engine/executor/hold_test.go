@@ -9,6 +9,7 @@ import (
 
 	"tandem/engine/request"
 	"tandem/engine/scheduler"
+	"tandem/engine/transfer"
 )
 
 // standing is what a held request must have again.
@@ -150,6 +151,25 @@ func TestHoldOfOnlyPrefillsLeavesNothing(t *testing.T) {
 	}
 	r.collect()
 	r.verifyEnd(true)
+}
+
+// TestHoldGivesAGrownBlockBack holds a prefill that runs already and needs one
+// more block: that of a prompt whose pull failed, for its first token.
+func TestHoldGivesAGrownBlockBack(t *testing.T) {
+	c, s := pulling(t, true, 32)
+	c.PullEvent(0, transfer.PullEvent{ID: 5, Progress: 1, Done: true, Code: "reset"})
+	for range 3 {
+		free := c.kv.Free()
+		if b := c.Plan(0); b == nil || c.kv.Free() != free-1 || len(b.Rows[0].Pages) != 3 {
+			t.Fatalf("%+v", b)
+		}
+		if c.Hold() != nil || c.kv.Free() != free || len(s.Table) != 2 || s.Computed != 16 || s.State != request.Prefill {
+			t.Fatalf("%d of %d blocks free, table %v", c.kv.Free(), free, s.Table)
+		}
+		if err := c.Check(); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // TestRandomHolds is the property: whatever is held, cancelled or fails, every

@@ -53,6 +53,16 @@ func TestLoanMovesAConversation(t *testing.T) {
 		if l := b.Load(); l.Active != 1 || l.Waiting != 1 || l.QueuedPrefill != len(q.Prompt)-40 || l.UncachedTokens != len(q.Prompt) {
 			t.Errorf("waits to borrow: %+v", l)
 		}
+		b.step(0)
+		if l := b.Load(); l.Waiting != 0 || l.QueuedPrefill != len(q.Prompt)-40 || l.FreeBlocks != 40-12 {
+			t.Errorf("pulls: %+v", l)
+		}
+		for len(m.order) > 0 {
+			m.moves[77].advance()
+		}
+		if b.Cached(q.Prompt, "") != 40 || len(cl.loans) != 1 {
+			t.Errorf("%d tokens are here after the pull, outcome %+v", b.Cached(q.Prompt, ""), cl.loans)
+		}
 		m.settle()
 		m.verifyEnd(t)
 		if want := []Borrowed{{ID: 2, Transfer: 77, OK: true, Pulled: true}}; !slices.Equal(cl.loans, want) {
@@ -133,7 +143,7 @@ func TestLoanNotNeeded(t *testing.T) {
 		m, q := moving(t, func(c *Config) { c.MaxNumTokens = 64 })
 		h := m.lend(0, 77, q)
 		b := m.ranks[1]
-		same := ask(3, 4, count(0, 41)...)
+		same := ask(3, 1, count(0, 41)...)
 		if late { // both arrive before either runs: the loan is judged again at admission
 			b.submit(same, nil)
 		} else {
@@ -157,6 +167,53 @@ func TestLoanNotNeeded(t *testing.T) {
 			t.Errorf("late %v: %d blocks moved, %+v", late, m.blocks, cl.usage)
 		}
 	}
+}
+
+// TestCancelledBorrowerTellsOnce cancels before, in and after the pull.
+func TestCancelledBorrowerTellsOnce(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		advances int // of the byte path, -1: no pull yet
+		atOnce   bool
+		want     Borrowed
+	}{
+		{"waiting", -1, true, Borrowed{ID: 2, Transfer: 77}},
+		{"attaching", 0, false, Borrowed{ID: 2, Transfer: 77}},
+		{"reading", 5, false, Borrowed{ID: 2, Transfer: 77}},
+		{"confirmed", 13, true, Borrowed{ID: 2, Transfer: 77, OK: true, Pulled: true}},
+	} {
+		m, q := moving(t, nil)
+		b := m.ranks[1]
+		cl := b.submit(q, m.lend(0, 77, q))
+		if tc.advances >= 0 {
+			b.step(0)
+		}
+		for range tc.advances {
+			m.moves[77].advance()
+		}
+		b.Cancel(0, 2)
+		b.collect()
+		if len(cl.loans) == 1 != tc.atOnce {
+			t.Errorf("%s: told %+v", tc.name, cl.loans)
+		}
+		m.settle()
+		m.verifyEnd(t)
+		if cl.finish != request.FinishCancelled || !slices.Equal(cl.loans, []Borrowed{tc.want}) {
+			t.Errorf("%s: ended %q, told %+v", tc.name, cl.finish, cl.loans)
+		}
+	}
+}
+
+func TestRefusedBorrowerTells(t *testing.T) {
+	m, q := moving(t, nil)
+	h := m.lend(0, 77, q)
+	q.Sampling.TopP = 0
+	cl := m.ranks[1].submit(q, h)
+	if cl.err == nil || !slices.Equal(cl.loans, []Borrowed{{ID: 2, Transfer: 77}}) {
+		t.Errorf("%v, told %+v", cl.err, cl.loans)
+	}
+	m.settle()
+	m.verifyEnd(t)
 }
 
 func TestLendRefuses(t *testing.T) {
@@ -263,6 +320,24 @@ func TestBorrowerWaitsItsTurn(t *testing.T) {
 	}
 	if younger.finish != request.Running {
 		t.Error("a request was passed by")
+	}
+	m.settle()
+	m.verifyEnd(t)
+	if cl.finish != request.FinishLength {
+		t.Errorf("%q", cl.finish)
+	}
+}
+
+func TestNothingYoungerTakesABorrowersRoom(t *testing.T) {
+	m, q := moving(t, func(c *Config) { c.Blocks = 24 })
+	b := m.ranks[1]
+	b.submit(ask(8, 40, count(20, 40)...), nil) // 20 of 24 blocks
+	b.step(0)
+	cl := b.submit(q, m.lend(0, 77, q)) // 13 blocks
+	younger := b.submit(ask(10, 1, 1, 2, 3), nil)
+	b.step(0)
+	if younger.finish != request.Running || len(m.moves) != 0 {
+		t.Error("a younger request went first")
 	}
 	m.settle()
 	m.verifyEnd(t)

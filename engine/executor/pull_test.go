@@ -8,8 +8,8 @@ import (
 	"tandem/engine/transfer"
 )
 
-// pulling returns a gen core with one request under a pull of three blocks.
-func pulling(t *testing.T, recompute bool) (*Core, *sequence) {
+// pulling returns a gen core with one request under a pull of a prompt of n tokens.
+func pulling(t *testing.T, recompute bool, n int) (*Core, *sequence) {
 	t.Helper()
 	cfg := testConfig(Gen)
 	cfg.Blocks, cfg.LocalRecompute = 8, recompute
@@ -19,10 +19,10 @@ func pulling(t *testing.T, recompute bool) (*Core, *sequence) {
 	}
 	r := validRequest()
 	gen(r)
-	r.Prompt = make([]int32, 40)
-	h := &transfer.Handle{ID: 5, PromptTokens: 40, Lease: time.Minute, Layout: c.cfg.Layout, Root: c.root("")}
+	r.Prompt = make([]int32, n)
+	h := &transfer.Handle{ID: 5, PromptTokens: n, Lease: time.Minute, Layout: c.cfg.Layout, Root: c.root("")}
 	probe := &sequence{tokens: r.Prompt, root: h.Root}
-	h.Hashes = probe.chain(2, cfg.BlockTokens)
+	h.Hashes = probe.chain(n/cfg.BlockTokens, cfg.BlockTokens)
 	c.Submit(0, r, h)
 	if b := c.Plan(0); b != nil || len(c.Effects().Pulls) != 1 {
 		t.Fatal("no pull")
@@ -48,7 +48,7 @@ func TestEndsOfAPull(t *testing.T) {
 		{"timeout", false, transfer.PullEvent{Code: string(request.TransferTimeout)}, -1, request.TransferTimeout},
 		{"other", false, transfer.PullEvent{Code: "reset"}, -1, request.TransferFailed},
 	} {
-		c, s := pulling(t, tc.recompute)
+		c, s := pulling(t, tc.recompute, 40)
 		tc.event.ID, tc.event.Done = 5, true
 		c.PullEvent(0, tc.event)
 		o := c.Effects().Outputs
@@ -75,7 +75,7 @@ func TestEndsOfAPull(t *testing.T) {
 
 func TestSilentPullIsStoppedAndKeepsItsBlocks(t *testing.T) {
 	for _, recompute := range []bool{true, false} {
-		c, s := pulling(t, recompute)
+		c, s := pulling(t, recompute, 40)
 		at, ok := c.NextDeadline()
 		if !ok || at != 2*c.cfg.Attach {
 			t.Fatalf("deadline %v, %v", at, ok)

@@ -147,6 +147,25 @@ func TestTwinKeepsOneEntryAndIsRefreshed(t *testing.T) {
 	}
 }
 
+// TestSharedTwinKeepsTheOrder has two tables with one old block in them, whose
+// content was indexed anew since, as after a reset.
+func TestSharedTwinKeepsTheOrder(t *testing.T) {
+	m := newPool(t, 8, 4, false)
+	root := blockhash.Root("m0", "", "")
+	tok := seqTokens(0, 9)
+	a, _ := run(t, m, root, tok)
+	b := &user{table: slices.Clone(a.table)}
+	m.Share(b.table)
+	m.Reset()
+	c, _ := run(t, m, root, tok)
+	m.Release(c.table)
+	check(t, m, a, b)
+	m.Release(b.table)
+	check(t, m, a)
+	m.Release(a.table)
+	check(t, m)
+}
+
 func TestPartialPrefersLongestThenLowest(t *testing.T) {
 	m := newPool(t, 8, 8, true)
 	root := blockhash.Root("m0", "", "")

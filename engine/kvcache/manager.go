@@ -135,8 +135,11 @@ func (m *Manager) Release(table []int32) {
 		if b.ref--; b.ref < 0 {
 			panic(fmt.Sprintf("kvcache: block %d released more often than taken", id))
 		}
-		if b.ref == 0 && b.copies == 0 {
+		switch {
+		case b.ref == 0 && b.copies == 0:
 			m.park(id)
+		case b.twin:
+			m.refresh(b.hash) // a child behind it may just have become the newest
 		}
 	}
 }
