@@ -28,7 +28,7 @@ func (c *Core) Load() Load {
 		if s == nil || !s.State.Alive() {
 			continue
 		}
-		p := len(s.req.Prompt)
+		p := s.prompt
 		l.Active++
 		l.PromptTokens += p
 		l.UncachedTokens += p - min(s.cached, p)

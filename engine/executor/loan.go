@@ -31,7 +31,7 @@ func (c *Core) Lend(now time.Duration, id transfer.ID, prompt []int32, salt stri
 		return nil, false
 	}
 	p := n * c.cfg.BlockTokens
-	s := &sequence{root: c.root(salt), tokens: prompt[:p:p], hashes: slices.Clone(c.hashes[:n]), heapAt: -1, lent: true}
+	s := &sequence{root: c.root(salt), tokens: prompt[:p:p], hashes: slices.Clone(c.hashes[:n]), prompt: p, heapAt: -1, lent: true}
 	s.req = &request.Request{Kind: request.ContextOnly, Prompt: s.tokens, TransferID: int64(id), CacheSalt: salt}
 	c.number++
 	s.Number, s.Known, s.Computed, s.Complete, s.committed = c.number, p, p, n, n

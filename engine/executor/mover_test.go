@@ -56,6 +56,9 @@ func (m *movers) carryOut(r *rank, e *Effects) {
 	for _, id := range e.Revoked {
 		delete(m.serving, id)
 	}
+	for _, h := range e.KeepAlives {
+		m.ranks[h.Rank].KeepAlive(m.now, transfer.KeepAlive{ID: h.ID, Epoch: h.Epoch})
+	}
 	for _, p := range e.Pulls {
 		m.peer++
 		if m.moves[p.Handle.ID] != nil {

@@ -21,8 +21,10 @@ const (
 // sequence is the core's record of one request.
 type sequence struct {
 	scheduler.Seq
-	req  *request.Request
-	root blockhash.Hash
+	req    *request.Request
+	prompt int // tokens
+	cached int // prompt tokens that the first prefill did not compute
+	root   blockhash.Hash
 
 	tokens    []int32          // prompt, then output
 	hashes    []blockhash.Hash // chain of the full blocks of tokens, as far as needed yet
@@ -30,7 +32,6 @@ type sequence struct {
 	private   bool             // rests on unconfirmed K and V: nothing more is committed
 	max       int              // output tokens allowed, clamped to the context length
 	emitted   int              // output tokens that counted and were shown
-	cached    int              // prompt tokens that the first prefill did not compute
 	admitted  bool             // its first admission was counted
 	fresh     bool             // admitted in the step that runs
 	from      request.State    // with fresh: state before the admission

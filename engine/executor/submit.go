@@ -57,7 +57,7 @@ func (c *Core) reject(r *request.Request, err *request.Error, forget bool) {
 
 func (c *Core) newSequence(r *request.Request) *sequence {
 	c.number++
-	s := &sequence{req: r, root: c.root(r.CacheSalt), arrived: c.now, heapAt: -1}
+	s := &sequence{req: r, prompt: len(r.Prompt), root: c.root(r.CacheSalt), arrived: c.now, heapAt: -1}
 	s.ID, s.Number, s.Priority = r.ID, c.number, r.Priority
 	s.max = c.maxTokens(r)
 	s.tokens = r.Prompt[:len(r.Prompt):len(r.Prompt)]

@@ -69,6 +69,9 @@ func TestBadRequestsAreRefusedAtArrival(t *testing.T) {
 		}
 		r := validRequest()
 		tc.change(r)
+		if pre := c.Precheck(r, tc.handle); pre == nil || pre.Code != tc.code || pre.Param != tc.param {
+			t.Errorf("%s: precheck says %v", tc.name, pre)
+		}
 		c.Submit(0, r, tc.handle)
 		e := c.Effects()
 		if len(e.Outputs) != 1 || e.Outputs[0].Finish != request.FinishError || len(e.Retired) != 1 {
@@ -120,6 +123,40 @@ func TestFullQueueRefuses(t *testing.T) {
 	}
 	if o := c.Effects().Outputs; len(o) != 1 || o[0].Err.Code != request.QueueFull {
 		t.Errorf("%+v", o)
+	}
+}
+
+func TestPrecheckTakesNothing(t *testing.T) {
+	cfg := testConfig(Mixed)
+	cfg.MaxQueued = 1
+	c, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Abort(0, 5)
+	aborted := validRequest()
+	aborted.Kind, aborted.TransferID = request.ContextOnly, 5
+	if pre := c.Precheck(aborted, nil); pre == nil || pre.Code != request.Cancelled {
+		t.Errorf("aborted before it came: %v", pre)
+	}
+	r := validRequest()
+	for range 3 {
+		if pre := c.Precheck(r, nil); pre != nil || c.Load() != (Load{FreeBlocks: 3}) {
+			t.Fatalf("%v, load %+v", pre, c.Load())
+		}
+	}
+	c.Submit(0, r, nil)
+	if pre := c.Precheck(r, nil); pre == nil || pre.Param != "request_id" {
+		t.Errorf("id in use: %v", pre)
+	}
+	next := validRequest()
+	next.ID = 2
+	if pre := c.Precheck(next, nil); pre != nil {
+		t.Errorf("the queue is full, but that is not asked: %v", pre)
+	}
+	c.Drain(0)
+	if pre := c.Precheck(next, nil); pre == nil || pre.Code != request.EngineDead {
+		t.Errorf("draining: %v", pre)
 	}
 }
 

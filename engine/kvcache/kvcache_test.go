@@ -154,8 +154,10 @@ func TestSharedTwinKeepsTheOrder(t *testing.T) {
 	root := blockhash.Root("m0", "", "")
 	tok := seqTokens(0, 9)
 	a, _ := run(t, m, root, tok)
-	b := &user{table: slices.Clone(a.table)}
+	b := &user{table: slices.Clone(a.table[:1])}
 	m.Share(b.table)
+	b.table, _ = m.Take(b.table, 1)
+	m.Commit(b.table[1], a.hashes[0], a.hashes[1], tok[4:8])
 	m.Reset()
 	c, _ := run(t, m, root, tok)
 	m.Release(c.table)
