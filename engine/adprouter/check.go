@@ -15,6 +15,9 @@ func (r *Router) checkResult(states []RankState, batch []Item) error {
 	}
 	for _, p := range r.res.Placed {
 		seen[p.Index]++
+		if moved := p.From >= 0; moved != (p.Reason == Moved) || p.From == p.Rank || p.From < -1 || p.From >= len(states) {
+			return fmt.Errorf("request %d came to rank %d as %s from %d", p.ID, p.Rank, p.Reason, p.From)
+		}
 		active[p.Rank] += batch[p.Index].weight()
 	}
 	for _, i := range r.res.Unplaced {

@@ -76,6 +76,7 @@ type Config struct {
 	MatchThreshold Milli     // KV router: part of the prompt that must match more than this
 	Warmup         bool      // KV router: give each rank one request first
 	DecodeCost     int       // least_work: one request that decodes, in prefill tokens
+	Rehome         Rehome    // conversation router
 	Compat         bool      // keep the quirks of the default and the KV router that users measured
 }
 
@@ -84,7 +85,7 @@ type Config struct {
 func Defaults(ranks, limit int) Config {
 	return Config{
 		Kind: Default, Ranks: ranks, Cap: limit, Placement: RoundRobin, StickyCap: Hard, MaxSessions: 65536,
-		Multiplier: 2000, LoadWeight: 1000, MatchThreshold: 100, DecodeCost: 64, Compat: true,
+		Multiplier: 2000, LoadWeight: 1000, MatchThreshold: 100, DecodeCost: 64, Rehome: DefaultRehome(), Compat: true,
 	}
 }
 
@@ -109,7 +110,7 @@ func (c Config) Validate() error {
 	case c.DecodeCost < 0 || c.DecodeCost > 1<<20:
 		return fmt.Errorf("decode_cost: %d is not between 0 and %d", c.DecodeCost, 1<<20)
 	}
-	return nil
+	return c.Rehome.validate()
 }
 
 // CheckPlacement fails on an unknown placement.

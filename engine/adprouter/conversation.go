@@ -20,7 +20,7 @@ func (r *Router) routeConversation(batch []Item) {
 		}
 		r.addLoad(it, it.Rank, int64(it.Tokens))
 		if it.Key != "" {
-			r.bind.bind(it.Key, it.Rank, it.Tokens)
+			r.bind.bind(it.Key, it.Rank, it.Tokens, r.mark(it.Rank))
 		}
 	}
 	r.setTarget(batch)
@@ -35,14 +35,15 @@ func (r *Router) placeConversation(batch []Item, i int) {
 	if it.Key != "" {
 		bound = r.bind.peek(it.Key)
 	}
-	compute := int64(it.Tokens)
-	if bound != nil && r.sticks(it, bound.rank) {
-		// What the last turn had is taken to be cached at home.
-		if fresh := compute - bound.tokens; fresh > 0 {
-			compute = fresh
+	if bound != nil {
+		home := r.sticks(it, bound.rank)
+		if r.cfg.Rehome.On && r.rehome(batch, i, bound, home) {
+			return
 		}
-		r.placeHome(batch, i, bound, compute)
-		return
+		if home {
+			r.placeHome(batch, i, bound)
+			return
+		}
 	}
 	rank := r.placeNew(it)
 	if rank < 0 {
@@ -50,16 +51,16 @@ func (r *Router) placeConversation(batch []Item, i int) {
 		return
 	}
 	reason := First
-	switch {
-	case it.Key == "":
+	if it.Key == "" {
 		reason = NoKey
-	case bound != nil:
+	} else if bound != nil {
 		reason = Overflow // stays bound, untouched, and comes home later
-	default:
-		r.bind.bind(it.Key, rank, it.Tokens)
 	}
 	r.place(batch, i, rank, reason)
-	r.addLoad(it, rank, compute)
+	r.addLoad(it, rank, int64(it.Tokens))
+	if reason == First {
+		r.bind.bind(it.Key, rank, it.Tokens, r.mark(rank))
+	}
 }
 
 // sticks reports whether the home of a bound conversation takes the request.
@@ -67,27 +68,36 @@ func (r *Router) sticks(it *Item, home int) bool {
 	return r.fits(it, home) && (r.cfg.StickyCap == Hard || r.active[home] < r.target)
 }
 
-func (r *Router) placeHome(batch []Item, i int, bound *binding, compute int64) {
-	reason, home := Sticky, bound.rank
-	if bound.moved {
-		reason = Moved
-	}
-	r.bind.touch(batch[i].Key, bound, batch[i].Tokens)
-	r.place(batch, i, home, reason)
-	r.addLoad(&batch[i], home, compute)
+func (r *Router) placeHome(batch []Item, i int, bound *binding) {
+	it := &batch[i]
+	r.place(batch, i, bound.rank, Sticky)
+	r.addLoad(it, bound.rank, added(it, bound.tokens)) // the last prompt is taken to be cached
+	bound.tokens, bound.mark = int64(it.Tokens), r.mark(bound.rank)
+	r.bind.touch(it.Key, bound)
 }
 
-// addLoad counts a placed request: tokens as the wire counts them, work as what
-// has to be computed.
+// addLoad counts a placed request; compute is what it has to compute if nobody
+// has looked.
 func (r *Router) addLoad(it *Item, rank int, compute int64) {
-	r.tokens[rank] += int64(it.Tokens)
 	if len(it.Match) > 0 {
 		compute = it.uncached(rank)
 	}
+	r.addWork(it, rank, compute)
+}
+
+// addWork counts a placed request: tokens as the wire counts them, work as what
+// has to be computed.
+func (r *Router) addWork(it *Item, rank int, compute int64) {
+	r.tokens[rank] += int64(it.Tokens)
+	r.queue[rank] += compute
 	work := compute + int64(it.weight())*int64(r.cfg.DecodeCost)
 	r.work[rank] += work
 	r.recent[rank] += work
 }
+
+// mark is how much rank has computed when all that waits there now is: a rank
+// computes in the order of placement.
+func (r *Router) mark(rank int) int64 { return r.done[rank] + r.queue[rank] }
 
 // placeNew chooses a rank by the configured placement, or -1 if none has room.
 func (r *Router) placeNew(it *Item) int {
@@ -138,9 +148,10 @@ func (r *Router) rotate(rank int) int {
 	return rank
 }
 
-// expected is the work that rank would have with the request: what waits there,
-// what its conversations are likely to bring next, and what of this prompt is
-// not cached.
-func (r *Router) expected(it *Item, rank int) int64 {
-	return r.work[rank] + r.recent[rank]/recentPart + it.uncached(rank)
-}
+// outlook is the work of a rank: what waits there, and what its conversations
+// are likely to bring next.
+func (r *Router) outlook(rank int) int64 { return r.work[rank] + r.recent[rank]/recentPart }
+
+// expected is the work that rank would have with the request: also what of this
+// prompt is not cached.
+func (r *Router) expected(it *Item, rank int) int64 { return r.outlook(rank) + it.uncached(rank) }

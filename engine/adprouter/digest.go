@@ -37,11 +37,11 @@ func hashTokens(head []int32) uint64 {
 }
 
 // Digest returns a digest of everything that the next Route depends on besides
-// its arguments: bindings and their order, cursor, warm-up set, recent work, and
-// the last assignment. Equal routers have equal digests; it goes into the
+// its arguments: bindings and their order, moves under way, cursor, warm-up set,
+// recent work, and the last assignment. Equal routers have equal digests; it goes into the
 // exchange together with the queue's.
 func (r *Router) Digest() uint64 {
-	d := mix(r.bind.sum)
+	d := r.bind.moves.digest(mix(r.bind.sum))
 	d = mix(d ^ uint64(r.cursor))
 	d = mix(d ^ r.warm.votes)
 	d = mix(d ^ r.warm.common)
@@ -49,7 +49,8 @@ func (r *Router) Digest() uint64 {
 		if r.warm.pending[rank] {
 			d ^= 1
 		}
-		d = mix(d ^ uint64(r.recent[rank])<<1)
+		d = mix(mix(d^uint64(r.recent[rank])<<1) ^ uint64(r.queue[rank]))
+		d = mix(d ^ uint64(r.done[rank]))
 	}
 	return mix(d ^ r.assigned)
 }
@@ -58,13 +59,17 @@ func (r *Router) Digest() uint64 {
 // of the digest, and the bindings used last, newest first.
 func (r *Router) Dump() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "router %s digest %016x: cursor %d, warm-up pending %v, recent work %v, last assignment %016x\n",
-		r.cfg.Kind, r.Digest(), r.cursor, r.Pending(), r.recent, r.assigned)
+	fmt.Fprintf(&b, "router %s digest %016x: cursor %d, warm-up pending %v, recent work %v, queues %v, computed %v, last assignment %016x\n",
+		r.cfg.Kind, r.Digest(), r.cursor, r.Pending(), r.recent, r.queue, r.done, r.assigned)
 	keys := r.bind.lru.Keys()
 	fmt.Fprintf(&b, "%d bindings, digest %016x, %d touches, %d evicted\n", len(keys), r.bind.sum, r.bind.touches, r.bind.evicted)
 	for i := len(keys) - 1; i >= max(0, len(keys)-64); i-- {
 		e := r.bind.peek(keys[i])
-		fmt.Fprintf(&b, "  key %016x rank %d touch %d\n", e.hash, e.rank, e.touch)
+		fmt.Fprintf(&b, "  key %016x rank %d touch %d tokens %d moved %d\n", e.hash, e.rank, e.touch, e.tokens, e.moved)
+	}
+	fmt.Fprintf(&b, "%d moves under way in call %d\n", len(r.bind.moves.open), r.bind.moves.calls)
+	for _, m := range r.bind.moves.open {
+		fmt.Fprintf(&b, "  key %016x to rank %d tokens %d until call %d\n", m.of.hash, m.of.to, m.tokens, m.until)
 	}
 	return b.String()
 }

@@ -87,7 +87,7 @@ type RankState struct {
 // Reason says why a request went to its rank.
 type Reason uint8
 
-// The reasons.
+// The reasons, and how many there are.
 const (
 	Sticky   Reason = iota // home of its conversation
 	Overflow               // home was full; the conversation stays bound to it
@@ -97,15 +97,16 @@ const (
 	Balanced               // least load
 	Cache                  // longest cached prefix, after weighing load
 	Warmup                 // first request of a cold rank
-	Moved                  // home was moved here
-	numReasons
+	Moved                  // home is much busier; its blocks come along
+
+	NumReasons = int(iota)
 )
 
-var reasonNames = [numReasons]string{"sticky", "overflow", "new", "no_key", "explicit", "balanced", "cache", "warmup", "moved"}
+var reasonNames = [NumReasons]string{"sticky", "overflow", "new", "no_key", "explicit", "balanced", "cache", "warmup", "moved"}
 
 // String returns the reason as receipts and metrics write it.
 func (r Reason) String() string {
-	if r < numReasons {
+	if int(r) < NumReasons {
 		return reasonNames[r]
 	}
 	return "invalid"

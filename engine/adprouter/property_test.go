@@ -24,6 +24,11 @@ func drawConfig(t *rapid.T, ranks int) Config {
 	c.MatchThreshold = Milli(rapid.IntRange(0, 1000).Draw(t, "threshold"))
 	c.Warmup = rapid.Bool().Draw(t, "warmup")
 	c.Compat = rapid.Bool().Draw(t, "compat")
+	c.Rehome = Rehome{
+		On: rapid.IntRange(0, 2).Draw(t, "rehome") > 0, MaxMoves: rapid.IntRange(1, 3).Draw(t, "moves"),
+		Gain: Milli(rapid.IntRange(0, 1000).Draw(t, "gain")), MinGain: rapid.IntRange(0, 300).Draw(t, "least gain"),
+		CopyCost: Milli(rapid.IntRange(0, 300).Draw(t, "copy cost")), Cooldown: rapid.IntRange(0, 8).Draw(t, "cooldown"),
+	}
 	return c
 }
 
@@ -84,6 +89,25 @@ type iteration struct {
 	mixed  bool
 	move   string
 	moveTo int
+	ends   string // for each key in order whose copy ends: o well, x not, - not yet
+}
+
+// end tells the router how the copies ended.
+func (p *replica) end(ends string) (trace string) {
+	for _, key := range p.router.Keys() {
+		to, moving := p.router.Moving(key)
+		if !moving || ends == "" {
+			continue
+		}
+		switch ends[0] {
+		case 'o':
+			trace += fmt.Sprintln(key, "has moved", p.router.Move(key, to))
+		case 'x':
+			trace += fmt.Sprintln(key, "has not moved", p.router.MoveFailed(key))
+		}
+		ends = ends[1:]
+	}
+	return trace
 }
 
 // step runs one iteration and returns all that it decided, as text.
@@ -95,6 +119,7 @@ func (p *replica) step(in iteration, probed bool) (trace string, err error) {
 			return "", refused
 		}
 	}
+	trace += p.end(in.ends)
 	trace += fmt.Sprintln("cancel", p.queue.Remove(in.cancel), "move", p.router.Move(in.move, in.moveTo))
 	if probed {
 		p.queue.Probe(nil)
@@ -116,7 +141,8 @@ func (p *replica) step(in iteration, probed bool) (trace string, err error) {
 	if err := p.queue.check(); err != nil {
 		return trace, err
 	}
-	return trace + fmt.Sprintf("digests %x %x %x\n", p.router.Digest(), p.queue.Digest(), p.balance.Digest()) + p.router.Dump(), nil
+	return trace + fmt.Sprintf("digests %x %x %x\n", p.router.Digest(), p.queue.Digest(), p.balance.Digest()) +
+		fmt.Sprintln(p.router.Counts(), p.router.Moves()) + p.router.Dump(), nil
 }
 
 // stepAll runs one iteration on all replicas, each in a goroutine, started in
@@ -155,6 +181,7 @@ func TestReplicasAgree(t *testing.T) {
 				in := iteration{
 					states: drawStates(t, c), rows: drawRows(t, ranks), mixed: rapid.Bool().Draw(t, "mixed"),
 					move: "c3", moveTo: rapid.IntRange(-1, ranks).Draw(t, "move"),
+					ends: rapid.StringOfN(rapid.SampledFrom([]rune("ox-")), 0, 4, -1).Draw(t, "ends"),
 				}
 				for range rapid.IntRange(0, 12).Draw(t, "arrivals") {
 					id++
@@ -193,21 +220,56 @@ func TestStickiness(t *testing.T) {
 				id++
 				batch = append(batch, drawItem(t, id, c))
 			}
-			home := map[string]int{}
+			home, under := map[string]int{}, map[string]int{}
 			for _, key := range r.Keys() {
 				home[key], _ = r.Home(key)
+				if to, moving := r.Moving(key); moving {
+					under[key] = to
+				}
 			}
+			before, started := maps.Clone(home), r.Moves().Started
 			res := r.Route(states, batch)
-			before := maps.Clone(home)
 			checkSticky(t, c, states, batch, home, res)
+			checkMoved(t, r, batch, under, res)
+			if n := r.Moves().Started - started; n > uint64(c.Rehome.MaxMoves) || n > 0 && !c.Rehome.On {
+				t.Fatalf("%d moves in one call", n)
+			}
 			for _, key := range r.Keys() {
 				rank, _ := r.Home(key)
 				if was, bound := before[key]; bound && was != rank {
 					t.Fatalf("%s went from %d to %d", key, was, rank)
 				}
 			}
+			(&replica{router: r}).end(rapid.StringOfN(rapid.SampledFrom([]rune("ox-")), 0, 4, -1).Draw(t, "ends"))
 		}
 	})
+}
+
+// checkMoved checks that all requests of a conversation that moves go to one rank
+// or stay at home, and that the router knows of the move.
+func checkMoved(t *rapid.T, r *Router, batch []Item, under map[string]int, res *Result) {
+	part := make([]int, r.cfg.Ranks)
+	for _, p := range res.Placed {
+		key := batch[p.Index].Key
+		if p.Reason != Moved {
+			continue
+		}
+		if to, ok := under[key]; ok && to != p.Rank {
+			t.Fatalf("%s moves to %d, %d went to %d", key, to, p.ID, p.Rank)
+		}
+		under[key] = p.Rank
+		if to, ok := r.Moving(key); !ok || to != p.Rank {
+			t.Fatalf("%d followed %s to %d, which moves to %d %v", p.ID, key, p.Rank, to, ok)
+		}
+	}
+	for key, to := range under {
+		home, _ := r.Home(key)
+		part[home]++
+		part[to]++
+	}
+	if slices.Max(part) > copiesPerRank {
+		t.Fatalf("ranks take part in %v moves", part)
+	}
 }
 
 func checkSticky(t *rapid.T, c Config, states []RankState, batch []Item, home map[string]int, res *Result) {
@@ -233,6 +295,10 @@ func checkSticky(t *rapid.T, c Config, states []RankState, batch []Item, home ma
 			}
 			if bound && p.Rank != was {
 				t.Fatalf("%d: %s is bound to %d, went to %d", it.ID, it.Key, was, p.Rank)
+			}
+		case Moved:
+			if !bound || p.From != was || it.strict() {
+				t.Fatalf("%d of %q, bound %v to %d, strict %v, moved from %d", it.ID, it.Key, bound, was, it.strict(), p.From)
 			}
 		case Overflow, First, NoKey:
 			if free && it.Key != "" {
@@ -365,13 +431,33 @@ func TestDigestSeesEveryChange(t *testing.T) {
 		"cursor":     func(r *Router) { r.cursor++ },
 		"warm-up":    func(r *Router) { r.warm.pending[2] = true },
 		"recent":     func(r *Router) { r.recent[1]++ },
+		"queue":      func(r *Router) { r.queue[1]++ },
+		"computed":   func(r *Router) { r.done[1]++ },
+		"calls":      func(r *Router) { r.bind.next() },
+		"move":       func(r *Router) { r.bind.start("C", r.bind.peek("C"), 1) },
 		"assignment": func(r *Router) { r.assigned++ },
-		"order":      func(r *Router) { r.bind.touch("A", r.bind.peek("A"), 10) },
+		"order":      func(r *Router) { r.bind.touch("A", r.bind.peek("A")) },
 	} {
 		c := make2()
 		if change(c); c.Digest() == a.Digest() {
 			t.Errorf("a change of %s does not show", name)
 		}
+	}
+	moving := func(tokens int, failed bool) *Router {
+		r := make2()
+		e := r.bind.peek("B")
+		r.bind.start("B", e, 2)
+		r.bind.arrive(e, tokens, 7)
+		if failed {
+			r.MoveFailed("B")
+		}
+		return r
+	}
+	if a, b, c := moving(5, false), moving(6, false), moving(5, true); a.Digest() == b.Digest() || a.Digest() == c.Digest() || a.Dump() == b.Dump() {
+		t.Error("a change of a move does not show")
+	}
+	if c := moving(5, true); c.Digest() == a.Digest() {
+		t.Error("a move that failed is forgotten")
 	}
 	if !strings.Contains(a.Dump(), "rank 1 touch 2") {
 		t.Error(a.Dump())

@@ -12,6 +12,7 @@ type Placed struct {
 	ID     request.ID
 	Rank   int
 	Reason Reason
+	From   int // Moved: the rank with the conversation's blocks, else -1
 }
 
 // Result is the answer of Route. It belongs to the router and is valid until
@@ -38,7 +39,10 @@ type Router struct {
 	cursor   int // where the rotating placements go on
 	warm     warmup
 	recent   []int64 // [rank] work placed lately, decays with every call
+	queue    []int64 // [rank] prefill that should wait: what was gathered, and placed since
+	done     []int64 // [rank] prefill computed since the start, as the queues tell
 	assigned uint64  // digest of the last assignment
+	counts   [NumReasons]uint64
 
 	// Scratch of one call.
 	active      []int   // [rank] requests, including those placed in this call
@@ -46,6 +50,8 @@ type Router struct {
 	work        []int64 // [rank] prefill tokens and decode cost, including those placed in this call
 	order, rest []int   // positions in the batch
 	target      int
+	floor       int64 // least work of a rank before this call
+	started     int   // moves of this call
 	res         Result
 }
 
@@ -55,7 +61,7 @@ func New(cfg Config) (*Router, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	r := &Router{cfg: cfg, bind: newBindings(cfg.MaxSessions)}
+	r := &Router{cfg: cfg, bind: newBindings(cfg.MaxSessions, cfg.Ranks)}
 	if CheckPlacement(cfg.Placement) != nil {
 		r.cfg.Placement, r.fallback = RoundRobin, true
 	}
@@ -63,7 +69,7 @@ func New(cfg Config) (*Router, error) {
 	if cfg.Kind == Default {
 		r.cfg.Multiplier = 1000
 	}
-	r.recent = make([]int64, cfg.Ranks)
+	r.recent, r.queue, r.done = make([]int64, cfg.Ranks), make([]int64, cfg.Ranks), make([]int64, cfg.Ranks)
 	r.active, r.tokens, r.work = make([]int, cfg.Ranks), make([]int64, cfg.Ranks), make([]int64, cfg.Ranks)
 	r.warm.init(cfg.Ranks, cfg.Kind == KVCacheAware && cfg.Warmup)
 	return r, nil
@@ -82,6 +88,7 @@ func (r *Router) Config() Config { return r.cfg }
 // states is not that of the ranks.
 func (r *Router) Route(states []RankState, batch []Item) *Result {
 	r.begin(states, batch)
+	r.bind.next()
 	switch r.cfg.Kind {
 	case KVCacheAware:
 		r.routeKV(batch)
@@ -101,9 +108,12 @@ func (r *Router) begin(states []RankState, batch []Item) {
 	}
 	for i, s := range states {
 		r.active[i], r.tokens[i] = s.Active, s.Tokens
+		r.done[i] += max(r.queue[i]-s.QueuedPrefill, 0)
+		r.queue[i] = s.QueuedPrefill
 		r.work[i] = s.QueuedPrefill + int64(s.Decoding)*int64(r.cfg.DecodeCost)
 		r.recent[i] -= (r.recent[i] + recentSpan - 1) / recentSpan
 	}
+	r.floor, r.started = slices.Min(r.work), 0
 	r.res.Placed, r.res.Unplaced = r.res.Placed[:0], r.res.Unplaced[:0]
 	r.order, r.rest = r.order[:0], r.rest[:0]
 	for i := range batch {
@@ -130,7 +140,7 @@ func (r *Router) end() {
 	slices.Sort(r.res.Unplaced)
 	d := uint64(r.res.Target)
 	for _, p := range r.res.Placed {
-		d = mix(mix(d^uint64(p.ID)) ^ uint64(p.Rank))
+		d = mix(mix(d^uint64(p.ID)) ^ uint64(p.Rank) ^ uint64(p.From+1)<<32)
 	}
 	r.assigned = d
 }
@@ -141,7 +151,8 @@ func (r *Router) fits(it *Item, rank int) bool { return r.active[rank]+it.weight
 func (r *Router) place(batch []Item, i, rank int, reason Reason) {
 	it := &batch[i]
 	r.active[rank] += it.weight()
-	r.res.Placed = append(r.res.Placed, Placed{Index: i, ID: it.ID, Rank: rank, Reason: reason})
+	r.counts[reason]++
+	r.res.Placed = append(r.res.Placed, Placed{Index: i, ID: it.ID, Rank: rank, Reason: reason, From: -1})
 }
 
 // placeExplicit obeys the request's rank if it has one with room.
@@ -224,9 +235,5 @@ func (r *Router) Home(key string) (rank int, ok bool) {
 // Keys returns the bound conversations, least recently used first.
 func (r *Router) Keys() []string { return r.bind.lru.Keys() }
 
-// Move makes rank the home of a bound conversation; its next return there has
-// the reason Moved. It reports whether the conversation was bound and the rank
-// exists. All ranks must call it in the same iteration.
-func (r *Router) Move(key string, rank int) bool {
-	return rank >= 0 && rank < r.cfg.Ranks && r.bind.move(key, rank)
-}
+// Counts returns how many requests were placed for each Reason since the start.
+func (r *Router) Counts() [NumReasons]uint64 { return r.counts }

@@ -116,6 +116,11 @@ func TestConfigErrorsNameTheKey(t *testing.T) {
 		"load_balance_weight":     func(c *Config) { c.LoadWeight = -1 },
 		"match_rate_threshold":    func(c *Config) { c.MatchThreshold = 1001 },
 		"decode_cost":             func(c *Config) { c.DecodeCost = -1 },
+		"rehome_max_moves":        func(c *Config) { c.Rehome.MaxMoves = 0 },
+		"rehome_gain":             func(c *Config) { c.Rehome.Gain = 1001 },
+		"rehome_min_gain":         func(c *Config) { c.Rehome.MinGain = -1 },
+		"rehome_copy_cost":        func(c *Config) { c.Rehome.CopyCost = -1 },
+		"rehome_cooldown":         func(c *Config) { c.Rehome.Cooldown = -1 },
 	} {
 		c := Defaults(2, 2)
 		break1(&c)
@@ -143,6 +148,11 @@ func TestSettings(t *testing.T) {
 		"kv_cache_routing_max_sessions":          func(s *Settings) { s.MaxSessions = 0 },
 		"kv_cache_routing_sticky_cap":            func(s *Settings) { s.StickyCap = "x" },
 		"kv_cache_routing_new_conv_placement":    func(s *Settings) { s.Placement = "banana" },
+		"kv_cache_routing_rehome_max_moves":      func(s *Settings) { s.RehomeMaxMoves = 0 },
+		"kv_cache_routing_rehome_gain":           func(s *Settings) { s.RehomeGain = 2 },
+		"kv_cache_routing_rehome_min_gain":       func(s *Settings) { s.RehomeMinGain = -1 },
+		"kv_cache_routing_rehome_copy_cost":      func(s *Settings) { s.RehomeCopyCost = math.NaN() },
+		"kv_cache_routing_rehome_cooldown":       func(s *Settings) { s.RehomeCooldown = -1 },
 	} {
 		s := DefaultSettings()
 		if err := s.Validate(); err != nil {
@@ -168,6 +178,7 @@ func TestSettings(t *testing.T) {
 		s.Conversations, s.KVCacheAware, s.AllowPrecedence = tc.conversations, tc.kv, true
 		cfg, lost := s.Router(2, 3, tc.reuse)
 		want := Defaults(2, 3)
+		want.Rehome.On = true
 		if want.Kind = tc.want; cfg != want || lost != tc.lost || s.Validate() != nil {
 			t.Errorf("%+v: %+v, lost %v", tc, cfg, lost)
 		}
@@ -248,10 +259,10 @@ func TestQueueAgainstASlice(t *testing.T) {
 // loaded returns a router of 8 ranks with 65,536 bound conversations, if it binds
 // any, and a function that returns batches of 256 requests: of conversations that
 // are bound, or that are not.
-func loaded(tb testing.TB, kind Kind, placement Placement, fresh bool) (*Router, []RankState, func() []Item) {
+func loaded(tb testing.TB, kind Kind, placement Placement, fresh, rehome bool) (*Router, []RankState, func() []Item) {
 	const ranks, bound, size = 8, 65536, 256
 	c := Defaults(ranks, 1<<20)
-	c.Kind, c.Placement = kind, placement
+	c.Kind, c.Placement, c.Rehome.On = kind, placement, rehome
 	r, err := New(c)
 	if err != nil {
 		tb.Fatal(err)
@@ -301,7 +312,7 @@ func TestNothingIsAllocatedWhenNothingArrives(t *testing.T) {
 	q := NewQueue(8, 64)
 	for _, kind := range []Kind{Default, KVCacheAware, ConversationAware} {
 		c := Defaults(8, 64)
-		c.Kind = kind
+		c.Kind, c.Rehome.On = kind, true
 		r, err := New(c)
 		if err != nil {
 			t.Fatal(err)
@@ -325,25 +336,40 @@ func BenchmarkRoute(b *testing.B) {
 		kind      Kind
 		placement Placement
 		fresh     bool
+		rehome    bool
+		skewed    bool // one rank has all the load, so that conversations move
 	}{
-		{"conversation/sticky", ConversationAware, RoundRobin, false},
-		{"conversation/new round_robin", ConversationAware, RoundRobin, true},
-		{"conversation/new least_queued", ConversationAware, LeastQueued, true},
-		{"conversation/new least_work", ConversationAware, LeastWork, true},
-		{"default", Default, RoundRobin, true},
-		{"kv_cache_aware", KVCacheAware, RoundRobin, true},
+		{"conversation/sticky", ConversationAware, RoundRobin, false, false, false},
+		{"conversation/sticky, may move", ConversationAware, RoundRobin, false, true, false},
+		{"conversation/some move", ConversationAware, RoundRobin, false, true, true},
+		{"conversation/new round_robin", ConversationAware, RoundRobin, true, true, false},
+		{"conversation/new least_queued", ConversationAware, LeastQueued, true, true, false},
+		{"conversation/new least_work", ConversationAware, LeastWork, true, true, false},
+		{"default", Default, RoundRobin, true, false, false},
+		{"kv_cache_aware", KVCacheAware, RoundRobin, true, false, false},
 	} {
 		b.Run(tc.name, func(b *testing.B) {
-			r, states, next := loaded(b, tc.kind, tc.placement, tc.fresh)
+			r, states, next := loaded(b, tc.kind, tc.placement, tc.fresh, tc.rehome)
 			b.ReportAllocs()
 			for b.Loop() {
-				r.Route(states, next())
+				if tc.skewed {
+					states[3].QueuedPrefill = 100000 - states[3].QueuedPrefill
+				}
+				batch := next()
+				for _, p := range r.Route(states, batch).Placed {
+					if p.From >= 0 {
+						r.Move(batch[p.Index].Key, p.Rank)
+					}
+				}
 				r.Digest()
+			}
+			if tc.kind == ConversationAware {
+				b.ReportMetric(float64(r.Moves().Committed)/float64(b.N), "moves/op")
 			}
 		})
 	}
 	b.Run("nothing arrives", func(b *testing.B) {
-		r, states, _ := loaded(b, ConversationAware, RoundRobin, true)
+		r, states, _ := loaded(b, ConversationAware, RoundRobin, true, true)
 		b.ReportAllocs()
 		for b.Loop() {
 			r.Route(states, nil)

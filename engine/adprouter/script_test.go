@@ -19,7 +19,10 @@ var itemForm = regexp.MustCompile(`^(\d+)(?::(\d+))?(?:#(\w+))?(?:@(-?\d+)([!~])
 func parseItems(t testing.TB, text string) []Item {
 	t.Helper()
 	var out []Item
-	for _, part := range strings.Split(strings.TrimSpace(text), ", ") {
+	if text = strings.TrimSpace(text); text == "" {
+		return nil
+	}
+	for _, part := range strings.Split(text, ", ") {
 		m := itemForm.FindStringSubmatch(part)
 		if m == nil {
 			t.Fatalf("%q is no request", part)
@@ -108,6 +111,18 @@ func parseConfig(t testing.TB, d *datadriven.TestData) Config {
 			c.Warmup = v == "true"
 		case "compat":
 			c.Compat = v == "true"
+		case "rehome":
+			c.Rehome.On = v == "true"
+		case "rehome_max_moves":
+			c.Rehome.MaxMoves = number(t, v)
+		case "rehome_gain":
+			c.Rehome.Gain = milli
+		case "rehome_min_gain":
+			c.Rehome.MinGain = number(t, v)
+		case "rehome_copy_cost":
+			c.Rehome.CopyCost = milli
+		case "rehome_cooldown":
+			c.Rehome.Cooldown = number(t, v)
 		default:
 			t.Fatalf("unknown argument %s", arg.Key)
 		}
@@ -148,6 +163,11 @@ func describe(r *Router, batch []Item, res *Result, reasons bool) string {
 		if r.Len() == 0 {
 			b.WriteString(" none")
 		}
+		for _, key := range r.Keys() {
+			if to, ok := r.Moving(key); ok {
+				fmt.Fprintf(&b, "; %s moves to %d", key, to)
+			}
+		}
 		fmt.Fprintf(&b, "; cursor %d", r.Cursor())
 	}
 	if r.cfg.Warmup {
@@ -166,15 +186,18 @@ func describe(r *Router, batch []Item, res *Result, reasons bool) string {
 				b.WriteString(", ")
 			}
 			fmt.Fprintf(&b, "%d %s", p.ID, p.Reason)
+			if p.From >= 0 {
+				fmt.Fprintf(&b, " from %d", p.From)
+			}
 		}
 	}
 	return b.String() + "\n"
 }
 
 // TestRouting runs the scenarios of routing; new starts a router, route is one
-// call, move a change of home.
+// call, move and move_failed tell how a change of home ended.
 func TestRouting(t *testing.T) {
-	for _, file := range []string{"default", "kv_cache_aware", "conversation_aware", "ours"} {
+	for _, file := range []string{"default", "kv_cache_aware", "conversation_aware", "ours", "rehome"} {
 		var r *Router
 		datadriven.RunTest(t, "testdata/"+file+".txt", func(t *testing.T, d *datadriven.TestData) string {
 			switch d.Cmd {
@@ -196,6 +219,15 @@ func TestRouting(t *testing.T) {
 				return describe(r, batch, res, d.HasArg("reasons"))
 			case "move":
 				return fmt.Sprintln(r.Move(d.CmdArgs[0].Key, number(t, d.CmdArgs[1].Key)))
+			case "move_failed":
+				return fmt.Sprintln(r.MoveFailed(d.CmdArgs[0].Key))
+			case "moves":
+				return fmt.Sprintf("%+v\n", r.Moves())
+			case "idle": // calls with nothing to place
+				for range number(t, d.CmdArgs[0].Key) {
+					r.Route(make([]RankState, r.cfg.Ranks), nil)
+				}
+				return ""
 			}
 			t.Fatalf("unknown command %s", d.Cmd)
 			return ""

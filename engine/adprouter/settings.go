@@ -20,15 +20,24 @@ type Settings struct {
 	MaxSessions       int     `mapstructure:"kv_cache_routing_max_sessions"`
 	Placement         string  `mapstructure:"kv_cache_routing_new_conv_placement"`
 	StickyCap         string  `mapstructure:"kv_cache_routing_sticky_cap"`
+	Rehome            bool    `mapstructure:"kv_cache_routing_rehome"`
+	RehomeMaxMoves    int     `mapstructure:"kv_cache_routing_rehome_max_moves"`
+	RehomeGain        float64 `mapstructure:"kv_cache_routing_rehome_gain"`
+	RehomeMinGain     int     `mapstructure:"kv_cache_routing_rehome_min_gain"`
+	RehomeCopyCost    float64 `mapstructure:"kv_cache_routing_rehome_copy_cost"`
+	RehomeCooldown    int     `mapstructure:"kv_cache_routing_rehome_cooldown"`
 	Compat            bool    `mapstructure:"compat"`
 	AllowPrecedence   bool    `mapstructure:"allow_precedence"` // both kinds of affinity may be on; conversations win
 }
 
 // DefaultSettings returns the defaults of all keys.
 func DefaultSettings() Settings {
+	h := DefaultRehome()
 	return Settings{
 		TimeoutIters: 50, BatchingWaitIters: 10, LoadWeight: 1, MatchThreshold: 0.1, Multiplier: 2,
 		MaxSessions: 65536, Placement: string(RoundRobin), StickyCap: string(Hard), Compat: true,
+		Rehome: true, RehomeMaxMoves: h.MaxMoves, RehomeGain: float64(h.Gain) / 1000, RehomeMinGain: h.MinGain,
+		RehomeCopyCost: float64(h.CopyCost) / 1000, RehomeCooldown: h.Cooldown,
 	}
 }
 
@@ -50,6 +59,16 @@ func (s Settings) Validate() error {
 		return fmt.Errorf("kv_cache_routing_fair_share_multiplier: must be between 1 and %d", maxMilli/1000)
 	case s.MaxSessions < 1:
 		return errors.New("kv_cache_routing_max_sessions: must be 1 or more")
+	case s.RehomeMaxMoves < 1 || s.RehomeMaxMoves > maxRanks:
+		return fmt.Errorf("kv_cache_routing_rehome_max_moves: must be between 1 and %d", maxRanks)
+	case !between(s.RehomeGain, 0, 1):
+		return errors.New("kv_cache_routing_rehome_gain: must be between 0 and 1")
+	case s.RehomeMinGain < 0 || s.RehomeMinGain > maxCap:
+		return fmt.Errorf("kv_cache_routing_rehome_min_gain: must be between 0 and %d", maxCap)
+	case !between(s.RehomeCopyCost, 0, maxMilli/1000):
+		return fmt.Errorf("kv_cache_routing_rehome_copy_cost: must be between 0 and %d", maxMilli/1000)
+	case s.RehomeCooldown < 0 || s.RehomeCooldown > maxCap:
+		return fmt.Errorf("kv_cache_routing_rehome_cooldown: must be between 0 and %d", maxCap)
 	case StickyCap(s.StickyCap) != Hard && StickyCap(s.StickyCap) != Soft:
 		return fmt.Errorf("kv_cache_routing_sticky_cap: %q is neither %s nor %s", s.StickyCap, Hard, Soft)
 	}
@@ -77,10 +96,17 @@ func (s Settings) Router(ranks, limit int, blockReuse bool) (cfg Config, lost bo
 	}
 	cfg.Placement, cfg.StickyCap, cfg.MaxSessions = Placement(s.Placement), StickyCap(s.StickyCap), s.MaxSessions
 	cfg.Warmup, cfg.Compat = s.Warmup, s.Compat
+	cfg.Rehome = Rehome{On: s.Rehome, MaxMoves: s.RehomeMaxMoves, MinGain: s.RehomeMinGain, Cooldown: s.RehomeCooldown}
 	for _, f := range []struct {
 		to   *Milli
 		from float64
-	}{{&cfg.LoadWeight, s.LoadWeight}, {&cfg.MatchThreshold, s.MatchThreshold}, {&cfg.Multiplier, s.Multiplier}} {
+	}{
+		{&cfg.LoadWeight, s.LoadWeight},
+		{&cfg.MatchThreshold, s.MatchThreshold},
+		{&cfg.Multiplier, s.Multiplier},
+		{&cfg.Rehome.Gain, s.RehomeGain},
+		{&cfg.Rehome.CopyCost, s.RehomeCopyCost},
+	} {
 		*f.to, _ = MilliOf(f.from) // Validate has bounded it
 	}
 	return cfg, lost
