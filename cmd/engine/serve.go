@@ -34,6 +34,7 @@ import (
 // serveFlags are the flags of `engine serve`.
 type serveFlags struct {
 	role, config, host, backend, name, admin, level string
+	group, ranks                                    string
 	port, threads                                   int
 }
 
@@ -48,7 +49,8 @@ Names must be fetched before: engine model pull NAME.
 Flags beat the environment, which beats the file; docs/configuration.md describes the keys.`,
 		Example: `  engine serve
   engine serve ./model.gguf --port 8001
-  engine serve ./model.gguf --role ctx --host 0.0.0.0 --port 8001 -c configs/worker.yaml`,
+  engine serve ./model.gguf --role ctx --host 0.0.0.0 --port 8001 -c configs/worker.yaml
+  engine serve ./moe.gguf -c ranks.yaml --rank-group 10.0.0.1:7000 --ranks 4-7`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := hub.DefaultModel
@@ -68,6 +70,8 @@ Flags beat the environment, which beats the file; docs/configuration.md describe
 	fs.IntVar(&f.threads, "threads", 0, "compute threads, 0 = one per physical core")
 	fs.StringVar(&f.name, "served-model-name", "", "name that clients use, default from the model")
 	fs.StringVar(&f.admin, "admin-addr", "127.0.0.1:0", "host:port of the pprof listener, or off")
+	fs.StringVar(&f.group, "rank-group", "", "host:port where the process of rank 0 listens for those of the other ranks; with --ranks")
+	fs.StringVar(&f.ranks, "ranks", "", "ranks of this process, as 0-3; without --rank-group all of tensor_parallel_size are here")
 	fs.StringVar(&f.level, "log-level", "info", "debug, info, warn or error")
 	return cmd
 }
@@ -117,6 +121,10 @@ func serve(ctx context.Context, modelName string, f serveFlags, changed func(str
 	for _, w := range warnings {
 		log.Warn(w)
 	}
+	group, err := cfg.Group(f.group, f.ranks)
+	if err != nil {
+		return err
+	}
 	if cfg.Backend == "cuda" {
 		return errors.New("no CUDA device: this binary was built without CUDA support; use --backend auto or cpu")
 	}
@@ -132,7 +140,7 @@ func serve(ctx context.Context, modelName string, f serveFlags, changed func(str
 		return fmt.Errorf("cannot listen on --host %s --port %d: %w", f.host, f.port, err)
 	}
 	defer ln.Close()
-	p := &process{log: log, cfg: cfg, role: role, host: f.host, listener: ln, model: modelName}
+	p := &process{log: log, cfg: cfg, role: role, group: group, host: f.host, listener: ln, model: modelName}
 	return p.run(ctx, path)
 }
 
@@ -141,7 +149,8 @@ type process struct {
 	log      *slog.Logger
 	cfg      config.Worker
 	role     executor.Role
-	host     string // as the user gave it
+	group    *config.RankGroup // nil: all ranks are in this process
+	host     string            // as the user gave it
 	listener net.Listener
 	model    string // as the user named it
 	loaded   *runner.Loaded
@@ -162,12 +171,19 @@ func (p *process) run(ctx context.Context, path string) error {
 	observer := metrics.NewWorker(reg, func() (runner.Stats, runner.Info, bool) {
 		select {
 		case <-ready:
-			return p.loaded.Engine.Stats(face.Stall), p.loaded.Engine.Info(), true
+			st := p.loaded.Engine.Stats(face.Stall)
+			if !p.group.Leads() {
+				st.Ranks = nil // those of other processes are not known here
+			}
+			return st, p.loaded.Engine.Info(), true
 		default:
 			return runner.Stats{}, runner.Info{}, false
 		}
 	})
 	face.Version, face.AdminAddr, face.Logger = version, admin.addr, p.log
+	if p.group != nil {
+		face.Ranks, face.Remote = p.group.String(), !p.group.Leads()
+	}
 	face.Observer, face.Metrics = observer, metrics.Handler(reg)
 	handler := worker.New(face)
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}
@@ -176,7 +192,10 @@ func (p *process) run(ctx context.Context, path string) error {
 	defer func() { _ = server.Close() }() // it ends whatever the drain left
 
 	start := time.Now()
-	if p.loaded, err = p.load(path, []byte(face.Key)); err != nil {
+	if p.loaded, err = p.load(ctx, path, []byte(face.Key)); err != nil {
+		if ctx.Err() != nil {
+			return nil // interrupted while it waited for other ranks
+		}
 		return err
 	}
 	defer p.loaded.Close()
@@ -202,34 +221,57 @@ func (p *process) run(ctx context.Context, path string) error {
 		return p.dead(err)
 	case <-ctx.Done():
 	}
-	return p.drain(server, handler, died)
+	return p.drain(server, handler, stopEngine, died)
 }
 
-// dead reports an engine that stopped by itself.
+// dead reports an engine that stopped by itself. Ranks elsewhere stop in good
+// order when the process of rank 0 does.
 func (p *process) dead(err error) error {
-	if err == nil {
-		err = errors.New("the engine stopped")
+	switch {
+	case err != nil:
+		return err
+	case p.group.Leads():
+		return errors.New("the engine stopped")
 	}
-	return err
+	p.log.Info("the process of rank 0 has ended the instance", "ranks", p.group)
+	return nil
 }
 
 // drain ends the process in good order: refuse new requests, let the running
 // ones finish within the grace, cancel the rest.
-func (p *process) drain(server *http.Server, handler *worker.Server, died chan error) error {
+func (p *process) drain(server *http.Server, handler *worker.Server, stop context.CancelFunc, died chan error) error {
 	p.log.Info("draining", "grace", p.cfg.Grace())
 	handler.Drain()
 	ctx, cancel := context.WithTimeout(context.Background(), p.cfg.Grace())
 	defer cancel()
-	p.loaded.Engine.Shutdown(ctx)
-	err := <-died
-	last, stop := context.WithTimeout(context.Background(), 2*time.Second)
-	defer stop()
+	var err error
+	if p.group.Leads() {
+		p.loaded.Engine.Shutdown(ctx)
+		err = <-died
+	} else {
+		err = p.follow(ctx, stop, died)
+	}
+	last, end := context.WithTimeout(context.Background(), 2*time.Second)
+	defer end()
 	_ = server.Shutdown(last) // the rest is closed by the caller
 	return err
 }
 
+// follow waits for the process of rank 0 to end the instance: requests may run on
+// the ranks here. After the grace they leave, which ends it for all.
+func (p *process) follow(grace context.Context, stop context.CancelFunc, died chan error) error {
+	select {
+	case err := <-died:
+		return err
+	case <-grace.Done():
+		p.log.Warn("rank 0 goes on: leaving ends the instance", "ranks", p.group)
+		stop()
+		return <-died
+	}
+}
+
 // load packs the model and reports progress at most every two seconds.
-func (p *process) load(path string, key []byte) (*runner.Loaded, error) {
+func (p *process) load(ctx context.Context, path string, key []byte) (*runner.Loaded, error) {
 	p.log.Info("loading", "model", p.model, "role", p.role)
 	o := runner.LoadOptions{
 		Path: path, ServedName: p.cfg.ServedModelName, DefaultName: p.servedName(), Core: p.cfg.Core(p.role), Threads: p.cfg.Threads,
@@ -238,6 +280,7 @@ func (p *process) load(path string, key []byte) (*runner.Loaded, error) {
 	if p.cfg.KVCache.DType == "float32" {
 		o.KVDType = tensor.F32
 	}
+	p.spread(&o, key)
 	if t := p.cfg.Transceiver; t != nil {
 		o.Wire = &wire.Config{
 			Host: wireHost(p.host, p.listener.Addr()), Port: t.ControlPort, DataPort: t.DataPort, Advertise: t.AdvertiseHost,
@@ -252,7 +295,18 @@ func (p *process) load(path string, key []byte) (*runner.Loaded, error) {
 			p.log.Info("loading", "tensors", tensors, "MiB", bytes>>20)
 		}
 	}
-	return runner.Load(o)
+	return runner.Load(ctx, o)
+}
+
+// spread says how the model is computed by several ranks.
+func (p *process) spread(o *runner.LoadOptions, key []byte) {
+	c := &p.cfg
+	o.Ranks, o.AttentionDP, o.ADP = c.TensorParallelSize, c.ADP(), c.AttentionDP.Settings
+	o.SplitMLP, o.HangTimeout = c.ADP() && c.AttentionDP.DenseMLP == config.DenseSplit, c.HangTimeout()
+	if g := p.group; g != nil {
+		o.Group = &runner.GroupOptions{Addr: g.Addr, First: g.First, Last: g.Last, Key: key}
+		p.log.Info("the instance is ready when all its ranks have joined", "ranks", g, "of", c.TensorParallelSize, "rank_group", g.Addr)
+	}
 }
 
 // wireHost is where KV transfer listens: where HTTP does. A wildcard stays as the user gave it, because the listener's
@@ -282,12 +336,25 @@ func (p *process) servedName() string {
 // announce prints the line that supervisors wait for, and one for people.
 func (p *process) announce(admin string, took time.Duration) {
 	info := p.loaded.Engine.Info()
-	mem := p.loaded.Backend.MemoryReport()
+	mem := p.loaded.Memory()
 	stats := p.loaded.Engine.Stats(time.Minute)
-	p.log.Info("ready", "model", info.Model, "role", info.Role, "backend", info.Backend, "took", took.Round(time.Millisecond),
-		"weights_MiB", mem.WeightBytes>>20, "kv_MiB", mem.KVBytes>>20, "kv_tokens", stats.BlocksTotal*info.Layout.BlockTokens, "max_seq_len", info.MaxSeqLen)
+	ready := []any{
+		"model", info.Model, "role", info.Role, "backend", info.Backend, "took", took.Round(time.Millisecond),
+		"weights_MiB", mem.WeightBytes >> 20, "kv_MiB", mem.KVBytes >> 20, "kv_tokens", stats.BlocksTotal * info.Layout.BlockTokens, "max_seq_len", info.MaxSeqLen,
+	}
+	switch {
+	case info.Ranks > 1:
+		ready = append(ready, "attention_dp_ranks", info.Ranks, "router", info.Router)
+	case info.TensorRanks > 1:
+		ready = append(ready, "tensor_parallel_ranks", info.TensorRanks)
+	}
+	p.log.Info("ready", ready...)
+	ranks := ""
+	if p.group != nil {
+		ranks = " ranks=" + p.group.String()
+	}
 	role := map[executor.Role]string{executor.Ctx: "ctx", executor.Gen: "gen", executor.Mixed: "mixed"}[info.Role]
-	fmt.Printf("TANDEM_READY url=http://%s role=%s admin=%s\n", reachable(p.listener.Addr().String()), role, admin)
+	fmt.Printf("TANDEM_READY url=http://%s role=%s admin=%s%s\n", reachable(p.listener.Addr().String()), role, admin, ranks)
 }
 
 // chatTemplate adapts the template to what the worker asks for.

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,8 +15,11 @@ import (
 	"tandem/engine/transfer"
 )
 
-// Device runs batches. It is called from the engine goroutine only.
+// Device runs batches. It is called from one goroutine only.
 type Device interface {
+	// Check reports what is wrong with a batch, without running it. In a group it
+	// is asked before the peers are, who cannot go back.
+	Check(b *tensor.Batch) error
 	// Run computes a batch and returns the logits of its LogitRows, [rows*vocab],
 	// valid until the next Run.
 	Run(b *tensor.Batch) ([]float32, error)
@@ -43,11 +44,13 @@ type Transport interface {
 	DecodeHandle([]byte) (*transfer.Handle, error)
 }
 
-// Config is what an engine needs beyond its device.
+// Config is what an engine needs beyond its devices.
 type Config struct {
 	Core   executor.Config
 	Info   Info
 	Logger *slog.Logger
+	// Text makes a request's Text from Shown. Nil: requests bring their own.
+	Text func(*request.Request) request.Text
 }
 
 // Info describes the engine to its peers; it never changes.
@@ -69,6 +72,7 @@ type Info struct {
 	TensorRanks   int    // ranks that share each request; 1 with attention DP
 	Conversations bool   // placement keeps a conversation on its rank
 	Router        string // effective router, empty with one rank
+	Leader        bool   // this process hosts rank 0 and so takes requests
 }
 
 // Route says where a request was placed and why; see adprouter.Reason.
@@ -77,51 +81,56 @@ type Route struct {
 	Reason string
 }
 
-// Engine is the driver of one rank.
+// Engine serves the requests of an instance: alone, or with the ranks of a group.
 type Engine struct {
-	cfg       Config
-	core      *executor.Core
-	device    Device
-	transport Transport
-	log       *slog.Logger
-	start     time.Time
+	cfg   Config
+	log   *slog.Logger
+	start time.Time
 
 	in     *inbox
 	nextID atomic.Uint64
 	done   chan struct{}
 	drain  chan struct{}
 	once   sync.Once
-
-	// owned by the engine goroutine
-	mail    mail
-	streams map[request.ID]*Stream
-	samples sampling
-	batch   tensor.Batch
-	iter    uint64
-
 	status status
+
+	ranks  []*rank
+	group  *group // of attention-data-parallel ranks
+	tensor *tensorGroup
+	mail   mail // of the goroutine that reads the inbox
 }
 
 // ErrStopped is returned to callers of an engine that has ended.
 var ErrStopped = errors.New("the engine has stopped")
 
-// New makes an engine. transport may be nil for a worker without transfer.
+// New makes an engine of one rank. transport may be nil for a worker without
+// transfer.
 func New(cfg Config, device Device, transport Transport) (*Engine, error) {
 	core, err := executor.New(cfg.Core)
 	if err != nil {
 		return nil, err
 	}
+	e := newEngine(cfg)
+	e.add(newRank(0, core, device, transport, cfg.Info.Vocab, e.log))
+	e.status.set(0, RankStats{Stats: core.Stats()}, e.Now())
+	return e, nil
+}
+
+func newEngine(cfg Config) *Engine {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	e := &Engine{
-		cfg: cfg, core: core, device: device, transport: transport, log: cfg.Logger, start: time.Now(),
+		cfg: cfg, log: cfg.Logger, start: time.Now(),
 		in: newInbox(), done: make(chan struct{}), drain: make(chan struct{}),
-		streams: make(map[request.ID]*Stream),
 	}
-	e.samples.init(cfg.Info.Vocab)
-	e.status.set(core.Stats(), e.Now())
-	return e, nil
+	e.status.init(max(cfg.Info.Ranks, 1))
+	return e
+}
+
+func (e *Engine) add(r *rank) {
+	r.retired = e.status.remove
+	e.ranks = append(e.ranks, r)
 }
 
 // Now returns the engine clock, to make deadlines with.
@@ -133,20 +142,28 @@ func (e *Engine) NewID() request.ID { return request.ID(e.nextID.Add(1)) }
 // Info describes the engine.
 func (e *Engine) Info() Info { return e.cfg.Info }
 
-// Submit hands a request to the engine and returns once it has a place in the
-// queue. opaque is the encoded handle of a GenerationOnly request. The error is
-// a *request.Error when the request was refused, else ctx's or ErrStopped.
+// Submit hands a request to the engine and returns once it has a place: in the
+// queue of the only rank, or on the rank that it was given. opaque is the encoded
+// handle of a GenerationOnly request. The error is a *request.Error when the
+// request was refused, else ctx's or ErrStopped.
 func (e *Engine) Submit(ctx context.Context, r *request.Request, opaque []byte) (*Stream, error) {
-	sub := &submission{ctx: ctx, req: r, stream: newStream(e, r.ID), done: make(chan struct{})}
-	if r.Kind != request.Full && e.transport == nil {
+	sub := &submission{ctx: ctx, req: r, stream: newStream(e, r.ID), opaque: opaque, done: make(chan struct{})}
+	if !e.cfg.Info.Leader && (e.group != nil || e.tensor != nil) {
+		return nil, fmt.Errorf("runner: requests go to the process of rank 0: %w", ErrStopped)
+	}
+	transport := e.ranks[0].transport
+	if r.Kind != request.Full && transport == nil {
 		return nil, request.Invalid("disaggregated_params", "this worker has no cache_transceiver_config, so it takes whole requests only")
 	}
 	if r.Kind == request.GenerationOnly {
-		h, err := e.transport.DecodeHandle(opaque)
+		h, err := transport.DecodeHandle(opaque)
 		if err != nil {
 			return nil, request.Invalid("disaggregated_params.encoded_opaque_state", "%v", err)
 		}
 		sub.handle = h
+	}
+	if r.Text == nil && r.Shown != nil && e.cfg.Text != nil {
+		r.Text = e.cfg.Text(r)
 	}
 	if !e.in.put(func(in *inbox) { in.new = append(in.new, sub) }) {
 		return nil, ErrStopped
@@ -186,10 +203,19 @@ func (e *Engine) Abort(ctx context.Context, id int64) (executor.AbortState, erro
 	}
 }
 
-// TransferEvent takes a message of the transport: Attach, Done, Detach,
-// KeepAlive or PullEvent. It never waits.
-func (e *Engine) TransferEvent(ev any) {
-	e.in.put(func(in *inbox) { in.events = append(in.events, ev) })
+// TransferEvent takes a message of the transport of a rank of this process:
+// Attach, Done, Detach, KeepAlive or PullEvent. It never waits.
+func (e *Engine) TransferEvent(rank int, ev any) {
+	for _, r := range e.ranks {
+		if r.id != rank || !r.events.put(ev) {
+			continue
+		}
+		if e.group != nil {
+			e.group.wake()
+			return
+		}
+		e.in.rouse()
+	}
 }
 
 // Shutdown stops admission, lets running requests and hand-overs finish until
@@ -207,199 +233,38 @@ func (e *Engine) Shutdown(ctx context.Context) {
 	<-e.done
 }
 
-// Run drives the core until ctx ends or Shutdown has drained it. It returns an
-// error only when the engine died: a panic or a fatal core error.
-func (e *Engine) Run(ctx context.Context) (err error) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("engine goroutine panicked: %v", p)
-			e.log.Error("the engine died", "iter", e.iter, "panic", p, "stack", string(debug.Stack()))
-		}
-		e.bury()
-	}()
-	for ctx.Err() == nil {
-		if e.finished() {
-			return nil
-		}
-		if worked := e.iterate(); !worked {
-			e.wait(ctx)
-		}
-		if err := e.core.Fatal(); err != nil {
-			return fmt.Errorf("engine core: %w", err)
-		}
+// Run drives the ranks until ctx ends or Shutdown has drained them. It returns
+// an error only when the engine died: a panic, a fatal core error or, in a group,
+// a peer that was lost.
+func (e *Engine) Run(ctx context.Context) error {
+	defer e.bury()
+	switch {
+	case e.group != nil:
+		return e.group.run(ctx)
+	case e.tensor != nil:
+		return e.runTensor(ctx)
 	}
-	return nil
+	return e.runAlone(ctx)
 }
 
-// iterate runs one iteration of the loop and reports whether a batch ran.
-func (e *Engine) iterate() bool {
-	e.read()
-	b := e.core.Plan(e.Now())
-	e.carry()
-	if b != nil {
-		res := e.step(b)
-		e.in.takeCancels(&e.mail)
-		e.cancel() // engine-core CA-1: before the results are applied
-		e.core.Apply(e.Now(), res)
-		e.carry()
-	}
-	e.iter++
-	e.status.set(e.core.Stats(), e.Now())
-	return b != nil
-}
-
-// read hands everything in the inbox to the core: cancels first.
-func (e *Engine) read() {
-	e.in.take(&e.mail)
-	e.cancel()
-	now := e.Now()
-	for _, ev := range e.mail.events {
-		switch m := ev.(type) {
-		case transfer.Attach:
-			e.core.Attach(now, m)
-		case transfer.Done:
-			e.core.Done(now, m)
-		case transfer.Detach:
-			e.core.Detach(now, m)
-		case transfer.KeepAlive:
-			e.core.KeepAlive(now, m)
-		case transfer.PullEvent:
-			e.core.PullEvent(now, m)
-		default:
-			panic(fmt.Sprintf("runner: unknown transfer event %T", ev))
-		}
-		e.carry()
-	}
-	for _, s := range e.mail.new {
-		e.streams[s.req.ID] = s.stream
-		e.status.add(s.req.ID)
-		e.core.Submit(now, s.req, s.handle)
-		if s.ctx.Err() != nil { // its cancel came with it and found nothing yet
-			e.core.Cancel(now, s.req.ID)
-		}
-		e.carry()
-		s.refused = s.stream.refused()
-		close(s.done)
-	}
-	clear(e.mail.events)
-	clear(e.mail.new)
-}
-
-func (e *Engine) cancel() {
-	now := e.Now()
-	for _, id := range e.mail.cancels {
-		e.core.Cancel(now, id)
-		e.carry()
-	}
-	for _, a := range e.mail.aborts {
-		a.reply <- e.core.Abort(now, a.id)
-		e.carry()
-	}
-}
-
-// carry does what the core asked for since the last time.
-func (e *Engine) carry() {
-	fx := e.core.Effects()
-	for i := range fx.Outputs {
-		e.deliver(&fx.Outputs[i])
-	}
-	for _, id := range fx.Retired {
-		e.samples.drop(id)
-		e.status.remove(id)
-		delete(e.streams, id)
-	}
-	if e.transport == nil {
-		return
-	}
-	for _, id := range fx.StopPulls {
-		e.transport.Stop(id)
-	}
-	for _, h := range fx.KeepAlives {
-		e.transport.KeepAlive(h, 0)
-	}
-	for _, p := range fx.Pulls {
-		e.transport.Start(p)
-	}
-	for _, id := range fx.Revoked {
-		e.transport.Revoke(id)
-	}
-	for _, a := range fx.Accepts {
-		e.transport.Accept(a)
-	}
-	for _, r := range fx.Rejects {
-		e.transport.Reject(r)
-	}
-	for _, d := range fx.Dones {
-		e.transport.DoneReply(d)
-	}
-}
-
-func (e *Engine) deliver(o *executor.Output) {
-	s, ok := e.streams[o.Request.ID]
-	if !ok {
-		return
-	}
-	out := Output{Output: *o}
-	if o.Handle != nil {
-		out.Opaque = e.transport.EncodeHandle(o.Handle)
-	}
-	s.push(out)
-}
-
-// idleTick bounds an idle wait, so that liveness shows even without work.
-const idleTick = time.Second
-
-// wait blocks until there is mail, a deadline passes or the engine drains.
-func (e *Engine) wait(ctx context.Context) {
-	d := idleTick
-	if at, ok := e.core.NextDeadline(); ok {
-		d = min(d, max(0, at-e.Now()))
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	drain := e.drain
-	if e.status.draining() {
-		drain = nil
-	}
-	select {
-	case <-e.in.wake:
-	case <-t.C:
-	case <-ctx.Done():
-	case <-drain:
-		e.status.setDraining()
-		e.core.Drain(e.Now())
-	}
-}
-
-// finished reports whether a draining engine has nothing left to do.
-func (e *Engine) finished() bool {
-	select {
-	case <-e.drain:
-	default:
-		return false
-	}
-	if !e.status.draining() {
-		e.status.setDraining()
-		e.core.Drain(e.Now())
-		e.carry()
-	}
-	s := e.core.Stats()
-	return s.Running+s.Waiting+s.Receiving+s.HandoffsOpen == 0 && len(e.streams) == 0
-}
-
-// bury ends every request that is still alive after the loop has ended.
+// bury ends every request that is still alive after the loops have ended.
 func (e *Engine) bury() {
-	left := e.in.close()
-	for _, s := range left.new {
-		e.streams[s.req.ID] = s.stream
+	for _, s := range e.in.close().new {
+		s.refused = errDead()
 		close(s.done)
 	}
-	dead := request.Errorf(request.EngineDead, "the engine stopped while the request was running; retry it")
-	for id, s := range e.streams {
-		s.push(Output{Output: executor.Output{Request: &request.Request{ID: id}, Finish: request.FinishError, Err: dead}})
+	if e.group != nil {
+		e.group.bury()
+	}
+	for _, r := range e.ranks {
+		r.bury()
 	}
 	e.status.setDead()
 	close(e.done)
+}
+
+// died turns a panic of a rank's goroutine into an error.
+func (r *rank) died(p any, stack []byte) error {
+	r.log.Error("a rank died", "rank", r.id, "panic", p, "stack", string(stack))
+	return fmt.Errorf("rank %d: its goroutine panicked: %v", r.id, p)
 }

@@ -49,6 +49,7 @@ func (d *counting) Run(b *tensor.Batch) ([]float32, error) {
 }
 
 func (d *counting) CopyBlockPrefix(int32, int32, int) error { return nil }
+func (d *counting) Check(*tensor.Batch) error               { return nil }
 func (d *counting) Progress() uint64                        { return d.moved.Load() }
 
 func start(t *testing.T, d Device) (*Engine, chan error) {

@@ -3,6 +3,7 @@ package runner
 import (
 	"context"
 	"sync"
+	"time"
 
 	"tandem/engine/executor"
 	"tandem/engine/request"
@@ -15,10 +16,23 @@ type submission struct {
 	ctx    context.Context // the submitter's; ended means nobody waits for the answer
 	req    *request.Request
 	handle *transfer.Handle
+	opaque []byte // encoded handle
 	stream *Stream
 
 	refused *request.Error // written before done is closed
 	done    chan struct{}
+}
+
+// submit gives a request to the core of the rank and notes whether that refused
+// it. h is the handle to pull by, nil = none.
+func (r *rank) submit(now time.Duration, s *submission, h *transfer.Handle) {
+	r.sinks[s.req.ID] = s.stream
+	r.core.Submit(now, s.req, h)
+	if s.ctx.Err() != nil { // its cancel came with it and found nothing yet
+		r.core.Cancel(now, s.req.ID)
+	}
+	r.carry()
+	s.refused = s.stream.refused()
 }
 
 // abort asks the core to end a hand-over; the answer goes to reply.
@@ -27,13 +41,12 @@ type abort struct {
 	reply chan executor.AbortState
 }
 
-// inbox is the mailbox of the engine goroutine. Senders never wait for it. The
-// three kinds are kept apart because cancels overtake new requests.
+// inbox is the mailbox of the goroutine that takes requests. Senders never wait
+// for it. The kinds are kept apart because cancels overtake new requests.
 type inbox struct {
 	mu      sync.Mutex
 	cancels []request.ID
 	aborts  []abort
-	events  []any // transfer messages, in order of arrival
 	new     []*submission
 	closed  bool
 
@@ -52,18 +65,22 @@ func (in *inbox) put(add func(*inbox)) bool {
 	}
 	add(in)
 	in.mu.Unlock()
+	in.rouse()
+	return true
+}
+
+// rouse ends the wait of the goroutine that reads the inbox.
+func (in *inbox) rouse() {
 	select {
 	case in.wake <- struct{}{}:
-	default:
+	default: // it will wake anyway
 	}
-	return true
 }
 
 // mail is what one visit to the inbox found. Its slices are reused.
 type mail struct {
 	cancels []request.ID
 	aborts  []abort
-	events  []any
 	new     []*submission
 }
 
@@ -73,7 +90,6 @@ func (in *inbox) take(m *mail) {
 	defer in.mu.Unlock()
 	m.cancels, in.cancels = in.cancels, m.cancels[:0]
 	m.aborts, in.aborts = in.aborts, m.aborts[:0]
-	m.events, in.events = in.events, m.events[:0]
 	m.new, in.new = in.new, m.new[:0]
 }
 
@@ -90,5 +106,5 @@ func (in *inbox) close() mail {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.closed = true
-	return mail{cancels: in.cancels, aborts: in.aborts, events: in.events, new: in.new}
+	return mail{cancels: in.cancels, aborts: in.aborts, new: in.new}
 }

@@ -2,16 +2,23 @@ package runner
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"log/slog"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
+	"tandem/engine/adprouter"
+	"tandem/engine/comm"
 	"tandem/engine/cpu"
 	"tandem/engine/executor"
+	"tandem/engine/lockstep"
 	"tandem/engine/model"
+	"tandem/engine/request"
 	"tandem/engine/tensor"
 	"tandem/engine/tokenizer"
 	"tandem/engine/tokenizer/chat"
@@ -31,36 +38,74 @@ type LoadOptions struct {
 	KVDType     tensor.DType    // Invalid = BF16
 	PoolTokens  int             // of the KV pool, 0 = by memory
 	F32         bool            // decode the weights to float32: slower, for comparison
+	TokensOnly  bool            // do without tokenizer: requests are token ids and give no text
 	Wire        *wire.Config    // nil = no KV transfer
 	Incarnation string
 	Logger      *slog.Logger
 	Loaded      func(name string, bytes int) // each packed weight, for progress
+
+	Ranks       int                // of the instance, 0 = 1; tensor-parallel unless AttentionDP
+	AttentionDP bool               // each rank has requests of its own
+	ADP         adprouter.Settings // with AttentionDP
+	SplitMLP    bool               // with AttentionDP: dense MLPs are split over the ranks
+	HangTimeout time.Duration      // a rank that is missed for so long ends the instance, 0 = never
+	Group       *GroupOptions      // nil = all ranks are in this process
+}
+
+// GroupOptions spreads the ranks of an instance over several processes.
+type GroupOptions struct {
+	Addr        string // host:port where rank 0 listens and the others join
+	First, Last int    // ranks of this process
+	Key         []byte // of the instance, may be empty
 }
 
 // Loaded is a model with everything that serves it. Close it after its engine
 // has stopped.
 type Loaded struct {
 	Engine    *Engine
-	Backend   *cpu.Backend
+	Backends  []*cpu.Backend // of the ranks of this process
 	Tokenizer *tokenizer.Tokenizer
 	Template  *chat.Template // nil: the model has none
 	EOS       []int32
 	Config    model.Config
 
+	store  *cpu.Store
+	links  []*lateGroup // of Backends
 	server *wire.Server
 }
 
-// Close stops transfers and frees the device.
+// Close stops transfers and frees the devices.
 func (l *Loaded) Close() {
 	if l.server != nil {
 		l.server.Close()
 	}
-	l.Backend.Close()
+	for _, b := range l.Backends {
+		b.Close()
+	}
+	_ = l.store.Close() // only a backend that is open could keep it
 }
 
-// Load opens a model, packs it for the CPU and puts an engine on it. The engine
-// is not running yet.
-func Load(o LoadOptions) (_ *Loaded, err error) {
+// Memory reports where the memory of all ranks of this process goes.
+func (l *Loaded) Memory() cpu.MemoryReport {
+	var all cpu.MemoryReport
+	for i, b := range l.Backends {
+		r := b.MemoryReport()
+		if i == 0 {
+			all = r
+			continue
+		}
+		all.Threads += r.Threads
+		all.KVBytes += r.KVBytes
+		all.ActivationBytes += r.ActivationBytes
+	}
+	all.WeightBytes = l.store.Bytes()
+	return all
+}
+
+// Load opens a model, packs it for the CPU and puts an engine on it. With ranks
+// in other processes it returns when these have come. The engine is not running
+// yet.
+func Load(ctx context.Context, o LoadOptions) (_ *Loaded, err error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -73,15 +118,21 @@ func Load(o LoadOptions) (_ *Loaded, err error) {
 		return nil, err
 	}
 	defer ck.Close() // weights are copied when packed
-	l := &Loaded{Config: ck.Config}
-	if err := l.text(ck, o.Logger); err != nil {
-		return nil, fmt.Errorf("%s: %w", o.Path, err)
+	l := &Loaded{Config: ck.Config, store: cpu.NewStore()}
+	if !o.TokensOnly {
+		if err := l.text(ck, o.Logger); err != nil {
+			return nil, fmt.Errorf("%s: %w", o.Path, err)
+		}
 	}
-	core, kv := o.sizes(ck.Config)
-	if err := checkPool(kv, o.PoolTokens, totalMemory()); err != nil {
+	ranks, err := o.span()
+	if err != nil {
 		return nil, err
 	}
-	if l.Backend, err = cpu.New(cpu.Config{Threads: o.Threads, KV: kv, MaxRows: core.MaxNumTokens, ISA: o.ISA, Loaded: o.Loaded}); err != nil {
+	if err := o.parallel(ranks.First).Check(&ck.Config); err != nil {
+		return nil, fmt.Errorf("%s: %w", o.Path, err)
+	}
+	core, kv := o.sizes(ck.Config, ranks)
+	if err := checkPool(kv, o.PoolTokens, ranks.Len(), totalMemory()); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -89,13 +140,66 @@ func Load(o LoadOptions) (_ *Loaded, err error) {
 			l.Close()
 		}
 	}()
-	if err := model.Build(l.Backend, ck, model.Parallel{}); err != nil {
-		return nil, fmt.Errorf("%s: %w", o.Path, err)
+	for rank := ranks.First; rank <= ranks.Last; rank++ {
+		if err := l.rank(&o, ck, rank, ranks, core, kv); err != nil {
+			return nil, err
+		}
 	}
-	if err := l.Backend.Seal(ck.Config.Vocab); err != nil {
-		return nil, fmt.Errorf("%s: %w", o.Path, err)
+	return l, l.engine(ctx, &o, ck, ranks, core, kv)
+}
+
+// span is the ranks of this process.
+func (o *LoadOptions) span() (comm.Span, error) {
+	size := max(o.Ranks, 1)
+	if o.Group == nil {
+		return comm.Span{Last: size - 1}, nil
 	}
-	return l, l.engine(o, ck, core, kv)
+	s := comm.Span{First: o.Group.First, Last: o.Group.Last}
+	if s.First < 0 || s.Last < s.First || s.Last >= size {
+		return s, fmt.Errorf("--ranks %d-%d: tensor_parallel_size is %d, so ranks go from 0 to %d", s.First, s.Last, size, size-1)
+	}
+	return s, nil
+}
+
+func (o *LoadOptions) parallel(rank int) model.Parallel {
+	return model.Parallel{Rank: rank, Size: max(o.Ranks, 1), AttentionDP: o.AttentionDP, SplitMLP: o.SplitMLP}
+}
+
+// rank packs one rank's part of the model.
+func (l *Loaded) rank(o *LoadOptions, ck *model.Checkpoint, rank int, ranks comm.Span, core executor.Config, kv tensor.KVShape) error {
+	part := o.parallel(rank)
+	_, kv.KVHeads = part.KVHeads(&ck.Config)
+	c := cpu.Config{
+		Threads: o.threads(rank-ranks.First, ranks.Len()), KV: kv, MaxRows: core.MaxNumTokens, ISA: o.ISA, Loaded: o.Loaded, Store: l.store,
+	}
+	if part.Size > 1 {
+		link := &lateGroup{id: rank, size: part.Size}
+		l.links, c.Group = append(l.links, link), link
+	}
+	b, err := cpu.New(c)
+	if err != nil {
+		return err
+	}
+	l.Backends = append(l.Backends, b)
+	if err := model.Build(b, ck, part); err != nil {
+		return fmt.Errorf("%s: %w", ck.Path, err)
+	}
+	if err := b.Seal(ck.Config.Vocab); err != nil {
+		return fmt.Errorf("%s: %w", ck.Path, err)
+	}
+	return nil
+}
+
+// threads is the share of the i-th of n ranks in the compute threads.
+func (o *LoadOptions) threads(i, n int) int {
+	if n == 1 {
+		return o.Threads
+	}
+	total := o.Threads
+	if total == 0 {
+		total = cpu.DefaultThreads()
+	}
+	return max(1, total*(i+1)/n-total*i/n)
 }
 
 // text makes tokenizer, template and end tokens.
@@ -150,8 +254,9 @@ func ends(lists ...[]int32) (all []int32) {
 	return all
 }
 
-// sizes fixes context length and pool.
-func (o *LoadOptions) sizes(m model.Config) (executor.Config, tensor.KVShape) {
+// sizes fixes context length and the pool of each rank. The shape has the KV
+// heads of the rank that has the most.
+func (o *LoadOptions) sizes(m model.Config, ranks comm.Span) (executor.Config, tensor.KVShape) {
 	core := o.Core
 	core.Vocab = m.Vocab
 	if core.MaxSeqLen == 0 || core.MaxSeqLen > m.Context {
@@ -169,12 +274,16 @@ func (o *LoadOptions) sizes(m model.Config) (executor.Config, tensor.KVShape) {
 		core.MaxBatch = b
 	}
 	kv := tensor.KVShape{
-		Layers: m.Layers, KVHeads: m.KVHeads, HeadDim: m.HeadDim, BlockTokens: core.BlockTokens, DType: o.KVDType,
+		Layers: m.Layers, HeadDim: m.HeadDim, BlockTokens: core.BlockTokens, DType: o.KVDType,
+	}
+	for rank := range max(o.Ranks, 1) {
+		_, heads := o.parallel(rank).KVHeads(&m)
+		kv.KVHeads = max(kv.KVHeads, heads)
 	}
 	if kv.DType == tensor.Invalid {
 		kv.DType = tensor.BF16
 	}
-	kv.Blocks = poolBlocks(core, kv, o.PoolTokens)
+	kv.Blocks = poolBlocks(core, kv, o.PoolTokens, ranks.Len())
 	core.Blocks = kv.Blocks
 	// A chat that names no max_tokens asks for the whole context, so one that cannot fit would never be served.
 	if room := kv.Blocks * core.BlockTokens; room < core.MaxSeqLen {
@@ -194,12 +303,12 @@ func ownName(ck *model.Checkpoint) string {
 	return strings.TrimSuffix(filepath.Base(ck.Path), ".gguf")
 }
 
-// engine puts the driver, and the transfer endpoint if asked for, on the device.
-func (l *Loaded) engine(o LoadOptions, ck *model.Checkpoint, core executor.Config, kv tensor.KVShape) (err error) {
+// engine puts the driver, and the transfer endpoint if asked for, on the devices.
+func (l *Loaded) engine(ctx context.Context, o *LoadOptions, ck *model.Checkpoint, ranks comm.Span, core executor.Config, kv tensor.KVShape) (err error) {
 	name := cmp.Or(o.ServedName, o.DefaultName, ownName(ck))
 	core.Incarnation = o.Incarnation
 	core.Layout = transfer.Layout{
-		Layers: kv.Layers, KVHeads: kv.KVHeads, HeadDim: kv.HeadDim, DType: kv.DType.String(), BlockTokens: kv.BlockTokens, Packing: cpu.Packing,
+		Layers: kv.Layers, KVHeads: ck.Config.KVHeads, HeadDim: kv.HeadDim, DType: kv.DType.String(), BlockTokens: kv.BlockTokens, Packing: cpu.Packing,
 	}
 	fingerprint := ck.Fingerprint()
 	if core.Namespace == "" {
@@ -215,13 +324,113 @@ func (l *Loaded) engine(o LoadOptions, ck *model.Checkpoint, core executor.Confi
 	info := Info{
 		Role: core.Role, Model: name, Fingerprint: fingerprint, Incarnation: o.Incarnation, Namespace: core.Namespace,
 		TransferEndpoint: core.Endpoint, Layout: core.Layout, Vocab: core.Vocab, MaxBatch: core.MaxBatch,
-		MaxNumTokens: core.MaxNumTokens, MaxSeqLen: core.MaxSeqLen, Backend: l.Backend.Info(),
+		MaxNumTokens: core.MaxNumTokens, MaxSeqLen: core.MaxSeqLen, Backend: l.Backends[0].Info(),
+		Ranks: 1, TensorRanks: 1, Leader: ranks.First == 0,
 	}
-	if l.Engine, err = New(Config{Core: core, Info: info, Logger: o.Logger}, l.Backend, nil); err != nil {
+	cfg := Config{Core: core, Info: info, Logger: o.Logger, Text: l.show}
+	switch size := max(o.Ranks, 1); {
+	case size == 1:
+		err = l.alone(cfg)
+	case o.AttentionDP:
+		cfg.Info.Ranks = size
+		err = l.attentionDP(ctx, o, cfg, ranks)
+	default:
+		cfg.Info.TensorRanks = size
+		err = l.tensorParallel(ctx, o, cfg, ranks)
+	}
+	return err
+}
+
+func (l *Loaded) alone(cfg Config) (err error) {
+	l.Engine, err = New(cfg, l.Backends[0], l.transport(0, l.Backends[0]))
+	return err
+}
+
+// transport connects a rank to the transfer endpoint, if there is one. Its
+// messages wait for nobody, and none comes before the engine runs.
+func (l *Loaded) transport(rank int, memory transfer.Memory) Transport {
+	if l.server == nil {
+		return nil
+	}
+	return l.server.Rank(rank, memory, func(ev any) { l.Engine.TransferEvent(rank, ev) })
+}
+
+// show makes the text of a request from its rule.
+func (l *Loaded) show(r *request.Request) request.Text {
+	return tokenizer.NewMatcher(l.Tokenizer.NewStream(r.Prompt, true), tokenizer.MatchOptions{
+		Stop: r.Shown.Stop, IncludeStop: r.Shown.IncludeStop, Hidden: r.Shown.Hidden, MinTokens: r.Sampling.MinTokens,
+	})
+}
+
+// group is the configuration of the collective of the instance.
+func (o *LoadOptions) group(epoch string) comm.Config {
+	c := comm.Config{Size: max(o.Ranks, 1), ConfigEpoch: crc32.ChecksumIEEE([]byte(epoch)), Timeout: o.HangTimeout}
+	if c.Timeout <= 0 {
+		c.Timeout = -1
+	}
+	if o.Group != nil {
+		c.Key = o.Group.Key
+	}
+	return c
+}
+
+func (o *LoadOptions) addr() string {
+	if o.Group == nil {
+		return ""
+	}
+	return o.Group.Addr
+}
+
+// attentionDP makes an engine whose ranks have requests of their own.
+func (l *Loaded) attentionDP(ctx context.Context, o *LoadOptions, cfg Config, ranks comm.Span) error {
+	core := &cfg.Core
+	limit := core.EffectiveBatch()
+	if core.Role == executor.Gen {
+		limit += core.MaxConcurrentRecv
+	}
+	router, lost := o.ADP.Router(max(o.Ranks, 1), limit, core.BlockReuse)
+	if lost {
+		o.Logger.Warn("enable_kv_cache_aware_routing needs kv_cache_config.enable_block_reuse: requests are placed by the default router")
+	}
+	cfg.Info.Router, cfg.Info.Conversations = string(router.Kind), router.Kind == adprouter.ConversationAware
+	g := GroupConfig{
+		Config: cfg, Ranks: ranks, Addr: o.addr(), Comm: o.group(l.epoch(o, cfg)),
+		Step: lockstep.Config{
+			Router: router, CountInTransfer: o.ADP.CountInTransfer, MaxQueued: core.MaxQueued, QueueTimeout: core.QueueTimeout,
+		},
+	}
+	if o.ADP.EnableBalance {
+		g.NewBalance = func() *adprouter.Balance { return o.ADP.NewBalance(core.EffectiveBatch()) }
+	}
+	members := make([]Member, len(l.Backends))
+	for i, b := range l.Backends {
+		members[i] = Member{Device: b, Transport: l.transport(ranks.First+i, b)}
+	}
+	var err error
+	if l.Engine, err = NewGroup(g, members); err != nil {
 		return err
 	}
-	if l.server != nil {
-		l.Engine.transport = l.server.Rank(0, l.Backend, l.Engine.TransferEvent)
+	if err := l.Engine.Connect(ctx); err != nil {
+		return err
+	}
+	for i, link := range l.links {
+		link.Comm = l.Engine.group.members[i].comm
 	}
 	return nil
 }
+
+// epoch is what must be equal in all processes of an instance.
+func (l *Loaded) epoch(o *LoadOptions, cfg Config) string {
+	c := cfg.Core
+	c.Incarnation, c.Endpoint, c.Blocks = "", "", 0
+	return fmt.Sprintf("%s %+v %+v %d %t %t", cfg.Info.Fingerprint, c, o.ADP, o.Ranks, o.AttentionDP, o.SplitMLP)
+}
+
+// lateGroup is the place of a device in a group that it is made before.
+type lateGroup struct {
+	comm.Comm
+	id, size int
+}
+
+func (g *lateGroup) ID() int   { return g.id }
+func (g *lateGroup) Size() int { return g.size }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"tandem/engine/comm"
 	"tandem/engine/executor"
 	"tandem/engine/model"
 	"tandem/engine/tensor"
@@ -28,7 +29,7 @@ func TestSizes(t *testing.T) {
 		var log strings.Builder
 		o := LoadOptions{Core: executor.DefaultConfig(), PoolTokens: c.pool, Logger: slog.New(slog.NewTextHandler(&log, nil))}
 		o.Core.MaxSeqLen, o.Core.MaxBatch = c.seq, c.batch
-		core, kv := o.sizes(m)
+		core, kv := o.sizes(m, comm.Span{})
 		if core.MaxSeqLen != c.wantSeq || kv.Blocks != c.wantBlk || core.Blocks != c.wantBlk {
 			t.Errorf("%s: max_seq_len %d with %d blocks, want %d with %d", c.name, core.MaxSeqLen, kv.Blocks, c.wantSeq, c.wantBlk)
 		}
@@ -41,7 +42,7 @@ func TestSizes(t *testing.T) {
 func TestSlidingWindowIsTold(t *testing.T) {
 	var log strings.Builder
 	o := LoadOptions{Core: executor.DefaultConfig(), PoolTokens: 4096, Logger: slog.New(slog.NewTextHandler(&log, nil))}
-	core, _ := o.sizes(model.Config{Vocab: 100, Layers: 1, KVHeads: 1, HeadDim: 8, Context: 512, Window: 512})
+	core, _ := o.sizes(model.Config{Vocab: 100, Layers: 1, KVHeads: 1, HeadDim: 8, Context: 512, Window: 512}, comm.Span{})
 	if core.MaxSeqLen != 512 || !strings.Contains(log.String(), "sliding window") {
 		t.Errorf("max_seq_len %d, log %q", core.MaxSeqLen, log.String())
 	}
@@ -78,7 +79,7 @@ func TestPoolFitsTheMachine(t *testing.T) {
 		{1 << 57, 1 << 61, 0, ""}, // no figure to compare with
 	} {
 		kv.Blocks = c.blocks
-		err := checkPool(kv, c.tokens, c.total)
+		err := checkPool(kv, c.tokens, 1, c.total)
 		if (err == nil) != (c.want == "") || err != nil && !strings.HasPrefix(err.Error(), c.want) {
 			t.Errorf("%d blocks of %d: %v", c.blocks, c.total, err)
 		}

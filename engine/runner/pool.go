@@ -16,29 +16,34 @@ import (
 // nobody says how large it should be.
 const memoryShare = 0.25
 
-// poolBlocks returns the blocks of the KV pool: tokens if given, else what
-// max_batch_size sequences of full length need, at most a share of the memory.
-func poolBlocks(core executor.Config, kv tensor.KVShape, tokens int) int {
+// poolBlocks returns the blocks of the KV pool of one of this process's ranks:
+// tokens if given, else what max_batch_size sequences of full length need, at
+// most its part of a share of the memory.
+func poolBlocks(core executor.Config, kv tensor.KVShape, tokens, ranks int) int {
 	blocks := func(n int) int { return (n + core.BlockTokens - 1) / core.BlockTokens }
 	if tokens > 0 {
 		return blocks(tokens)
 	}
 	want := core.MaxBatch * blocks(core.MaxSeqLen)
 	if free := availableMemory(); free > 0 {
-		want = min(want, int(float64(free)*memoryShare)/kv.BlockBytes())
+		want = min(want, int(float64(free)*memoryShare)/(ranks*kv.BlockBytes()))
 	}
 	return max(want, 1)
 }
 
-// checkPool refuses a pool of tokens that the machine cannot hold: the system would hand it out page by page and kill the
-// process when it fills. total is the memory of the machine in bytes, 0 = unknown.
-func checkPool(kv tensor.KVShape, tokens int, total int64) error {
-	if tokens <= 0 || total <= 0 || int64(kv.Blocks) <= total/int64(kv.BlockBytes()) {
+// checkPool refuses pools of tokens that the machine cannot hold: the system would hand them out page by page and kill the
+// process when they fill. total is the memory of the machine in bytes, 0 = unknown.
+func checkPool(kv tensor.KVShape, tokens, ranks int, total int64) error {
+	if tokens <= 0 || total <= 0 || int64(kv.Blocks) <= total/int64(ranks*kv.BlockBytes()) {
 		return nil
 	}
 	const gib = 1 << 30
-	return fmt.Errorf("kv_cache_config.max_tokens: %d tokens take %.1f GiB and this machine has %.1f: lower it",
-		tokens, float64(kv.Blocks)*float64(kv.BlockBytes())/gib, float64(total)/gib)
+	each := ""
+	if ranks > 1 {
+		each = fmt.Sprintf(" on each of %d ranks", ranks)
+	}
+	return fmt.Errorf("kv_cache_config.max_tokens: %d tokens%s take %.1f GiB and this machine has %.1f: lower it",
+		tokens, each, float64(ranks)*float64(kv.Blocks)*float64(kv.BlockBytes())/gib, float64(total)/gib)
 }
 
 // totalMemory returns the bytes of the machine, or of this process's control group; 0 when neither is known.

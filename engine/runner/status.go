@@ -2,6 +2,7 @@ package runner
 
 import (
 	"maps"
+	"reflect"
 	"sync"
 	"time"
 
@@ -47,30 +48,54 @@ type RankStats struct {
 // status is the part of the engine that others may read at any time. Its lock
 // is held for copies only, never while the engine works.
 type status struct {
-	mu    sync.Mutex
-	core  executor.Stats
-	at    time.Duration
-	ids   map[request.ID]struct{}
-	drain bool
-	dead  bool
+	mu     sync.Mutex
+	ranks  []rankStatus
+	queued int
+	ids    map[request.ID]struct{}
+	drain  bool
+	dead   bool
 
-	// The device's progress when it was last seen to move.
+	// The devices' progress when it was last seen to move.
 	progress uint64
 	moved    time.Duration
 }
 
-func (s *status) set(core executor.Stats, now time.Duration) {
+// rankStatus is a rank's last word.
+type rankStatus struct {
+	RankStats
+	at time.Duration
+}
+
+func (s *status) init(ranks int) {
+	s.ranks = make([]rankStatus, ranks)
+	s.ids = make(map[request.ID]struct{})
+}
+
+// set keeps a rank's figures. Placed is copied.
+func (s *status) set(rank int, st RankStats, now time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.core, s.at = core, now
+	to := &s.ranks[rank]
+	placed := to.Placed
+	to.RankStats, to.at = st, now
+	if st.Placed != nil {
+		if placed == nil {
+			placed = make(map[string]uint64)
+		}
+		maps.Copy(placed, st.Placed)
+		to.Placed = placed
+	}
+}
+
+func (s *status) setQueued(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.queued = n
 }
 
 func (s *status) add(id request.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ids == nil {
-		s.ids = make(map[request.ID]struct{})
-	}
 	s.ids[id] = struct{}{}
 }
 
@@ -110,13 +135,30 @@ func (s *status) setDead() {
 // counts as stalled: a long prefill on a slow machine is no stall.
 func (e *Engine) Stats(stall time.Duration) Stats {
 	now := e.Now()
+	progress := uint64(0)
+	for _, r := range e.ranks {
+		progress += r.device.Progress()
+	}
 	s := &e.status
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p := e.device.Progress(); p != s.progress {
-		s.progress, s.moved = p, now
+	if progress != s.progress {
+		s.progress, s.moved = progress, now
 	}
-	out := Stats{Stats: s.core, LastStepAge: now - s.at, Alive: len(s.ids)}
+	out := Stats{Alive: len(s.ids), Queued: s.queued}
+	last := now
+	for i := range s.ranks {
+		r := &s.ranks[i]
+		last = min(last, r.at)
+		sum(&out.Stats, &r.Stats)
+		if len(s.ranks) > 1 {
+			one := r.RankStats
+			one.Placed = maps.Clone(r.Placed)
+			out.Ranks = append(out.Ranks, one)
+		}
+	}
+	out.Waiting += s.queued
+	out.LastStepAge = now - last
 	switch {
 	case s.dead:
 		out.Health = HealthDead
@@ -124,10 +166,25 @@ func (e *Engine) Stats(stall time.Duration) Stats {
 		out.Health = HealthDraining
 	case len(s.ids) == 0:
 		out.Health = HealthIdle
-	case now-max(s.at, s.moved) > stall:
+	case now-max(last, s.moved) > stall:
 		out.Health = HealthStalled
 	default:
 		out.Health = HealthOK
 	}
 	return out
+}
+
+// sum adds the figures of a rank; Iter is the highest.
+func sum(to, add *executor.Stats) {
+	iter := max(to.Iter, add.Iter)
+	a, b := reflect.ValueOf(to).Elem(), reflect.ValueOf(add).Elem()
+	for i := range a.NumField() {
+		switch f := a.Field(i); f.Kind() {
+		case reflect.Int:
+			f.SetInt(f.Int() + b.Field(i).Int())
+		case reflect.Uint64:
+			f.SetUint(f.Uint() + b.Field(i).Uint())
+		}
+	}
+	to.Iter = iter
 }

@@ -1,8 +1,6 @@
 package runner
 
 import (
-	"fmt"
-
 	"tandem/engine/executor"
 	"tandem/engine/request"
 	"tandem/engine/sampler"
@@ -40,26 +38,6 @@ func (s *sampling) get(r *request.Request) *sampleState {
 	}
 	s.of[r.ID] = st
 	return st
-}
-
-// step runs a planned batch on the device and samples its rows.
-func (e *Engine) step(b *executor.Batch) executor.Result {
-	for _, c := range b.Copies {
-		if err := e.device.CopyBlockPrefix(c.From, c.To, c.Tokens); err != nil {
-			return executor.Result{Err: fmt.Errorf("step %d: reuse part of block %d: %w", b.Iter, c.From, err)}
-		}
-	}
-	e.batch.Reset()
-	for i := range b.Rows {
-		r := &b.Rows[i]
-		e.batch.Add(r.Tokens, r.Pos, r.Pages, r.Sample)
-	}
-	logits, err := e.device.Run(&e.batch)
-	if err != nil {
-		e.log.Error("a step failed", "iter", b.Iter, "rows", e.batch.Rows(), "error", err)
-		return executor.Result{Err: fmt.Errorf("step %d with %d rows: %w", b.Iter, e.batch.Rows(), err)}
-	}
-	return executor.Result{Sampled: e.samples.sample(b.Rows, logits)}
 }
 
 // sample draws a token for each row that wants one; logits holds those rows in

@@ -71,6 +71,12 @@ func (s *Stream) Route() (Route, bool) {
 	return *s.route, true
 }
 
+func (s *Stream) setRoute(r *Route) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.route = r
+}
+
 // Cancel ends the request if it is still alive. It may be called at any time.
 func (s *Stream) Cancel() {
 	s.mu.Lock()

@@ -79,6 +79,8 @@ func (d *device) Run(b *tensor.Batch) ([]float32, error) {
 
 func (d *device) Progress() uint64 { return 0 }
 
+func (d *device) Check(*tensor.Batch) error { return nil }
+
 func (d *device) CopyBlockPrefix(from, to int32, tokens int) error {
 	copy(d.mem[to][:tokens*slotBytes], d.mem[from])
 	return nil
@@ -106,7 +108,7 @@ func start(t *testing.T, role executor.Role, wc wire.Config, change func(*execut
 	if change != nil {
 		change(&core)
 	}
-	tr := w.srv.Rank(0, w.dev, func(m any) { w.Engine.TransferEvent(m) })
+	tr := w.srv.Rank(0, w.dev, func(m any) { w.Engine.TransferEvent(0, m) })
 	info := runner.Info{Role: role, Vocab: vocab, Layout: layout}
 	if w.Engine, err = runner.New(runner.Config{Core: core, Info: info}, w.dev, tr); err != nil {
 		t.Fatal(err)

@@ -6,6 +6,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -153,11 +154,11 @@ const blockTokens = 16
 
 func load(path string, threads int) (*engine, error) {
 	core := executor.DefaultConfig()
-	l, err := runner.Load(runner.LoadOptions{Path: path, Core: core, Threads: threads, PoolTokens: 8*(2048+64) + 4096})
+	l, err := runner.Load(context.Background(), runner.LoadOptions{Path: path, Core: core, Threads: threads, PoolTokens: 8*(2048+64) + 4096})
 	if err != nil {
 		return nil, err
 	}
-	return &engine{loaded: l, b: l.Backend}, nil
+	return &engine{loaded: l, b: l.Backends[0]}, nil
 }
 
 func (e *engine) close() { e.loaded.Close() }

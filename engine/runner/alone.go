@@ -1,0 +1,133 @@
+package runner
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"time"
+)
+
+// runAlone drives the only rank that requests are placed on.
+func (e *Engine) runAlone(ctx context.Context) (err error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	r := e.ranks[0]
+	defer func() {
+		if p := recover(); p != nil {
+			err = r.died(p, debug.Stack())
+		}
+	}()
+	for ctx.Err() == nil {
+		if e.finished(r) {
+			return nil
+		}
+		if worked := e.iterate(r); !worked {
+			e.wait(ctx, r)
+		}
+		if err := r.core.Fatal(); err != nil {
+			return fmt.Errorf("engine core: %w", err)
+		}
+		if err := fatalOf(r.device); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mortal is a device that can break for good, as one with peers does.
+type mortal interface{ Fatal() error }
+
+func fatalOf(d Device) error {
+	if m, ok := d.(mortal); ok {
+		return m.Fatal()
+	}
+	return nil
+}
+
+// iterate runs one iteration of the loop and reports whether a batch ran.
+func (e *Engine) iterate(r *rank) bool {
+	e.read(r)
+	b := r.core.Plan(e.Now())
+	r.carry()
+	if b != nil {
+		r.fill(b)
+		res := r.forward(b)
+		e.in.takeCancels(&e.mail)
+		e.cancel(r) // engine-core CA-1: before the results are applied
+		r.core.Apply(e.Now(), res)
+		r.carry()
+	}
+	e.status.set(0, RankStats{Stats: r.core.Stats()}, e.Now())
+	return b != nil
+}
+
+// read hands everything in the inbox to the core: cancels first.
+func (e *Engine) read(r *rank) {
+	e.in.take(&e.mail)
+	e.cancel(r)
+	now := e.Now()
+	r.hear(now)
+	for _, s := range e.mail.new {
+		e.status.add(s.req.ID)
+		r.submit(now, s, s.handle)
+		close(s.done)
+	}
+	clear(e.mail.new)
+}
+
+func (e *Engine) cancel(r *rank) {
+	now := e.Now()
+	for _, id := range e.mail.cancels {
+		r.core.Cancel(now, id)
+		r.carry()
+	}
+	for _, a := range e.mail.aborts {
+		a.reply <- r.core.Abort(now, a.id)
+		r.carry()
+	}
+}
+
+// idleTick bounds an idle wait, so that liveness shows even without work.
+const idleTick = time.Second
+
+// wait blocks until there is mail, a deadline passes or the engine drains.
+func (e *Engine) wait(ctx context.Context, r *rank) {
+	d := idleTick
+	if at, ok := r.core.NextDeadline(); ok {
+		d = min(d, max(0, at-e.Now()))
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	drain := e.drain
+	if e.status.draining() {
+		drain = nil
+	}
+	select {
+	case <-e.in.wake:
+	case <-t.C:
+	case <-ctx.Done():
+	case <-drain:
+		e.status.setDraining()
+		r.core.Drain(e.Now())
+	}
+	if k, ok := r.device.(interface{ KeepAlive() }); ok {
+		k.KeepAlive() // peers must not take an idle engine for a lost one
+	}
+}
+
+// finished reports whether a draining engine has nothing left to do.
+func (e *Engine) finished(r *rank) bool {
+	select {
+	case <-e.drain:
+	default:
+		return false
+	}
+	if !e.status.draining() {
+		e.status.setDraining()
+		r.core.Drain(e.Now())
+		r.carry()
+	}
+	s := r.core.Stats()
+	return s.Running+s.Waiting+s.Receiving+s.HandoffsOpen == 0 && len(r.sinks) == 0
+}

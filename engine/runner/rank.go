@@ -1,0 +1,196 @@
+package runner
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"tandem/engine/executor"
+	"tandem/engine/request"
+	"tandem/engine/tensor"
+	"tandem/engine/transfer"
+)
+
+// sink takes the outputs of one request.
+type sink interface{ push(Output) }
+
+// rank drives one core and its device. Its goroutine owns all of it but events.
+type rank struct {
+	id        int
+	core      *executor.Core
+	device    Device
+	transport Transport
+	log       *slog.Logger
+	effects   func() *executor.Effects // of core, or of the lockstep around it
+
+	samples sampling
+	batch   tensor.Batch
+	sinks   map[request.ID]sink
+	retired func(request.ID)
+
+	events events
+	taken  []any // events in work
+}
+
+func newRank(id int, core *executor.Core, device Device, transport Transport, vocab int, log *slog.Logger) *rank {
+	r := &rank{
+		id: id, core: core, device: device, transport: transport, log: log, effects: core.Effects,
+		sinks: make(map[request.ID]sink),
+	}
+	r.samples.init(vocab)
+	return r
+}
+
+// events are the transfer messages of one rank, in order of arrival. Senders
+// never wait.
+type events struct {
+	mu     sync.Mutex
+	list   []any
+	closed bool
+}
+
+func (q *events) put(ev any) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.closed {
+		q.list = append(q.list, ev)
+	}
+	return !q.closed
+}
+
+func (q *events) take(into []any) []any {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	out := q.list
+	q.list = into[:0]
+	return out
+}
+
+func (q *events) close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
+}
+
+// hear gives the core what the transport has to say.
+func (r *rank) hear(now time.Duration) {
+	r.taken = r.events.take(r.taken)
+	for _, ev := range r.taken {
+		switch m := ev.(type) {
+		case transfer.Attach:
+			r.core.Attach(now, m)
+		case transfer.Done:
+			r.core.Done(now, m)
+		case transfer.Detach:
+			r.core.Detach(now, m)
+		case transfer.KeepAlive:
+			r.core.KeepAlive(now, m)
+		case transfer.PullEvent:
+			r.core.PullEvent(now, m)
+		default:
+			panic(fmt.Sprintf("runner: unknown transfer event %T", ev))
+		}
+		r.carry()
+	}
+	clear(r.taken)
+}
+
+// carry does what the core asked for since the last time.
+func (r *rank) carry() {
+	fx := r.effects()
+	for i := range fx.Outputs {
+		r.deliver(&fx.Outputs[i])
+	}
+	for _, id := range fx.Retired {
+		r.samples.drop(id)
+		r.retired(id)
+		delete(r.sinks, id)
+	}
+	if r.transport == nil {
+		return
+	}
+	for _, id := range fx.StopPulls {
+		r.transport.Stop(id)
+	}
+	for _, h := range fx.KeepAlives {
+		r.transport.KeepAlive(h, 0)
+	}
+	for _, p := range fx.Pulls {
+		r.transport.Start(p)
+	}
+	for _, id := range fx.Revoked {
+		r.transport.Revoke(id)
+	}
+	for _, a := range fx.Accepts {
+		r.transport.Accept(a)
+	}
+	for _, m := range fx.Rejects {
+		r.transport.Reject(m)
+	}
+	for _, d := range fx.Dones {
+		r.transport.DoneReply(d)
+	}
+}
+
+func (r *rank) deliver(o *executor.Output) {
+	s, ok := r.sinks[o.Request.ID]
+	if !ok {
+		return
+	}
+	out := Output{Output: *o}
+	if o.Handle != nil {
+		out.Opaque = r.transport.EncodeHandle(o.Handle)
+	}
+	s.push(out)
+}
+
+// fill makes the device's batch out of the core's, nil = no row.
+func (r *rank) fill(b *executor.Batch) *tensor.Batch {
+	r.batch.Reset()
+	if b != nil {
+		for i := range b.Rows {
+			row := &b.Rows[i]
+			r.batch.Add(row.Tokens, row.Pos, row.Pages, row.Sample)
+		}
+	}
+	return &r.batch
+}
+
+// forward runs the filled batch on the device, and samples the rows of b, which
+// may be nil.
+// An error of the copies does not keep the rank from the pass, which its peers
+// have begun.
+func (r *rank) forward(b *executor.Batch) executor.Result {
+	var copied error
+	if b != nil {
+		for _, c := range b.Copies {
+			if err := r.device.CopyBlockPrefix(c.From, c.To, c.Tokens); err != nil {
+				copied = fmt.Errorf("reuse part of block %d: %w", c.From, err)
+			}
+		}
+	}
+	logits, err := r.device.Run(&r.batch)
+	if err = errors.Join(copied, err); err != nil {
+		r.log.Error("a step failed", "rank", r.id, "rows", r.batch.Rows(), "error", err)
+		return executor.Result{Err: fmt.Errorf("a step with %d rows: %w", r.batch.Rows(), err)}
+	}
+	if b == nil {
+		return executor.Result{}
+	}
+	return executor.Result{Sampled: r.samples.sample(b.Rows, logits)}
+}
+
+// bury ends every request that is still alive after the loop has ended.
+func (r *rank) bury() {
+	r.events.close()
+	for id, s := range r.sinks {
+		s.push(Output{Output: executor.Output{Request: &request.Request{ID: id}, Finish: request.FinishError, Err: errDead()}})
+	}
+	clear(r.sinks)
+}
+
+func errDead() *request.Error {
+	return request.Errorf(request.EngineDead, "the engine stopped while the request was running; retry it")
+}

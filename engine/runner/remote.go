@@ -1,0 +1,164 @@
+package runner
+
+import (
+	"encoding/json"
+	"slices"
+
+	"tandem/engine/comm"
+	"tandem/engine/executor"
+	"tandem/engine/request"
+	"tandem/engine/transfer"
+)
+
+// postKind says what a message to the leader's process is about.
+type postKind uint8
+
+const (
+	postPlaced  postKind = iota // a rank has the request, or has refused it
+	postOutput                  // one output of a request
+	postRetired                 // nothing of the request is left
+	postAbort                   // a rank's answer to an abort
+	postStats                   // a rank's figures
+)
+
+// post is a message from a rank to the process that has the clients. It travels
+// beside the lockstep, never in a collective.
+type post struct {
+	Kind     postKind
+	Rank     int                 `json:",omitempty"`
+	ID       request.ID          `json:",omitempty"`
+	Route    *Route              `json:",omitempty"`
+	Err      *request.Error      `json:",omitempty"`
+	Output   *farOutput          `json:",omitempty"`
+	Transfer transfer.ID         `json:",omitempty"`
+	State    executor.AbortState `json:",omitempty"`
+	Stats    *RankStats          `json:",omitempty"`
+}
+
+// farOutput is an Output without pointers into the core.
+type farOutput struct {
+	First  int
+	Tokens []request.Token `json:",omitempty"`
+	Text   string          `json:",omitempty"`
+	Finish request.Finish  `json:",omitempty"`
+	Err    *request.Error  `json:",omitempty"`
+	Usage  request.Usage
+	Opaque []byte `json:",omitempty"`
+}
+
+// remote is the sink of a request whose client is at another process.
+type remote struct {
+	m      *member
+	id     request.ID
+	opened bool
+	held   []Output // until it is open
+}
+
+func (r *remote) push(o Output) {
+	if !r.opened {
+		o.Tokens = slices.Clone(o.Tokens)
+		r.held = append(r.held, o)
+		return
+	}
+	r.m.post(post{Kind: postOutput, ID: r.id, Output: &farOutput{
+		First: o.First, Tokens: o.Tokens, Text: o.Text, Finish: o.Finish, Err: o.Err, Usage: o.Usage, Opaque: o.Opaque,
+	}})
+}
+
+// open tells the client's process where the request is, or that the core refused
+// it, and lets the outputs go.
+func (r *remote) open(route *Route) {
+	r.opened = true
+	if len(r.held) == 1 && r.held[0].Err != nil && len(r.held[0].Tokens) == 0 {
+		r.m.post(post{Kind: postPlaced, ID: r.id, Err: r.held[0].Err})
+		return
+	}
+	r.m.post(post{Kind: postPlaced, ID: r.id, Route: route})
+	for _, o := range r.held {
+		r.push(o)
+	}
+	r.held = nil
+}
+
+// post sends a message to the leader's process. It is lost only when the group
+// has ended, and then nobody waits for it.
+func (m *member) post(p post) {
+	if m.g.leads() {
+		m.g.receive(&p)
+		return
+	}
+	data, err := json.Marshal(p)
+	if err != nil {
+		panic("runner: " + err.Error()) // our own types
+	}
+	_ = m.poster.Post(data)
+}
+
+// poster is the part of a rank of comm that sends beside the collectives.
+type poster interface{ Post(msg []byte) error }
+
+// posted takes a message of a rank of another process.
+func (g *group) posted(from comm.Span, data []byte) {
+	var p post
+	if err := json.Unmarshal(data, &p); err != nil {
+		g.e.log.Error("a message of other ranks cannot be read", "from", from.String(), "error", err)
+		return
+	}
+	g.receive(&p)
+}
+
+func (g *group) receive(p *post) {
+	switch p.Kind {
+	case postPlaced:
+		g.placed(p)
+	case postOutput:
+		g.output(p)
+	case postRetired:
+		g.e.status.remove(p.ID)
+	case postAbort:
+		g.aborted(p.Transfer, p.State)
+	case postStats:
+		if p.Stats != nil && p.Rank >= 0 && p.Rank < g.cfg.Comm.Size {
+			g.e.status.set(p.Rank, *p.Stats, g.e.Now())
+		}
+	}
+}
+
+// placed lets the submitter of a request go on that another process has now.
+func (g *group) placed(p *post) {
+	s := g.take(p.ID)
+	if s == nil {
+		return
+	}
+	if s.refused = p.Err; p.Err != nil {
+		g.e.status.remove(p.ID)
+		close(s.done)
+		return
+	}
+	s.stream.setRoute(p.Route)
+	g.mu.Lock()
+	g.remote[p.ID] = s
+	g.mu.Unlock()
+	if s.ctx.Err() != nil {
+		g.e.Cancel(p.ID)
+	}
+	close(s.done)
+}
+
+// output brings an output to the client's stream. The first one tells whether
+// the rank's core took the request.
+func (g *group) output(p *post) {
+	g.mu.Lock()
+	s := g.remote[p.ID]
+	if s != nil && p.Output.Finish != request.Running {
+		delete(g.remote, p.ID)
+	}
+	g.mu.Unlock()
+	if s == nil {
+		return
+	}
+	o := p.Output
+	s.stream.push(Output{Opaque: o.Opaque, Output: executor.Output{
+		Request: s.req, First: o.First, Tokens: o.Tokens, Text: o.Text, Finish: o.Finish, Err: o.Err, Usage: o.Usage,
+	}})
+}

@@ -1,0 +1,194 @@
+package parallel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"reflect"
+	"sync"
+	"testing"
+	"time"
+
+	"tandem/engine/adprouter"
+	"tandem/engine/executor"
+	"tandem/engine/hub"
+	"tandem/engine/request"
+	"tandem/engine/runner"
+	"tandem/test/tinymodel"
+)
+
+// division is how an engine's ranks share a model, and how many processes they
+// are spread over.
+type division struct {
+	name        string
+	ranks       int
+	attentionDP bool
+	splitMLP    bool
+	processes   int
+	adp         func(*adprouter.Settings)
+}
+
+func divisions() []division {
+	kv := func(s *adprouter.Settings) { s.KVCacheAware = true }
+	talk := func(s *adprouter.Settings) { s.Conversations = true }
+	balance := func(s *adprouter.Settings) { s.EnableBalance, s.BatchingWaitIters, s.TimeoutIters = true, 2, 3 }
+	return []division{
+		{"TP 2", 2, false, false, 1, nil},
+		{"TP 4", 4, false, false, 1, nil},
+		{"TP 2 in two processes", 2, false, false, 2, nil},
+		{"ADP 2", 2, true, false, 1, talk},
+		{"ADP 2, KV-cache-aware", 2, true, false, 1, kv},
+		{"ADP 4, balanced", 4, true, false, 1, balance},
+		{"ADP 4, split MLPs", 4, true, true, 1, talk},
+		{"ADP 4 in two processes", 4, true, true, 2, talk},
+	}
+}
+
+// start runs an engine, or the engines of all its processes, and returns the one
+// that takes requests.
+func (d division) start(t *testing.T, path string) *runner.Engine {
+	t.Helper()
+	addr := ""
+	if d.processes > 1 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		addr = l.Addr().String()
+		l.Close()
+	}
+	loaded := make([]*runner.Loaded, d.processes)
+	var wg sync.WaitGroup
+	for p := range d.processes {
+		core := executor.DefaultConfig()
+		core.MaxBatch, core.MaxNumTokens, core.MaxSeqLen = 8, 64, 256
+		o := runner.LoadOptions{
+			Path: path, Core: core, Threads: 1, PoolTokens: 1024, HangTimeout: 30 * time.Second,
+			TokensOnly: true, Ranks: d.ranks, AttentionDP: d.attentionDP, SplitMLP: d.splitMLP, ADP: adprouter.DefaultSettings(),
+		}
+		if d.adp != nil {
+			d.adp(&o.ADP)
+		}
+		if d.processes > 1 {
+			per := d.ranks / d.processes
+			o.Group = &runner.GroupOptions{Addr: addr, First: p * per, Last: (p+1)*per - 1, Key: []byte("secret")}
+		}
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			var err error
+			if loaded[p], err = runner.Load(t.Context(), o); err != nil {
+				t.Errorf("process %d: %v", p, err)
+			}
+		}()
+	}
+	wg.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+	ended := make(chan error, d.processes)
+	for _, l := range loaded {
+		go func() { ended <- l.Engine.Run(context.Background()) }()
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		loaded[0].Engine.Shutdown(ctx)
+		for range loaded {
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}
+		for _, l := range loaded {
+			l.Close()
+		}
+	})
+	return loaded[0].Engine
+}
+
+// answers are what an engine makes of some requests that come all at once:
+// greedy and seeded ones, with log-probabilities.
+func answers(t *testing.T, e *runner.Engine, vocab, n, tokens int) [][]request.Token {
+	t.Helper()
+	out := make([][]request.Token, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		r := &request.Request{ID: e.NewID(), MaxTokens: tokens, Sampling: request.DefaultSampling(), DPRank: -1}
+		for j := range 3 + 17*(i%5) {
+			r.Prompt = append(r.Prompt, int32((j*j*7+i%3*31+j)%vocab))
+		}
+		r.ConversationID = fmt.Sprint("c", i%4)
+		r.Sampling.Logprobs, r.Sampling.IgnoreEOS = 2, true
+		if i%2 == 0 {
+			r.Sampling.Temperature = 0
+		} else {
+			r.Sampling.Seeded, r.Sampling.Seed, r.Sampling.TopK = true, uint64(i), 20
+		}
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			s, err := e.Submit(t.Context(), r, nil)
+			for err == nil {
+				var o runner.Output
+				if o, err = s.Next(t.Context()); err != nil {
+					break
+				}
+				out[i] = append(out[i], o.Tokens...)
+				if o.Finish != request.Running {
+					if o.Err != nil {
+						err = o.Err
+					}
+					break
+				}
+			}
+			if err != nil {
+				t.Errorf("request %d: %v", i, err)
+			}
+		}()
+	}
+	wg.Wait()
+	return out
+}
+
+func compare(t *testing.T, path string, vocab, n, tokens int, all []division) {
+	var want [][]request.Token
+	t.Run("alone", func(t *testing.T) {
+		want = answers(t, division{ranks: 1, processes: 1}.start(t, path), vocab, n, tokens)
+	})
+	for _, d := range all {
+		t.Run(d.name, func(t *testing.T) {
+			got := answers(t, d.start(t, path), vocab, n, tokens)
+			for i := range want {
+				if len(want[i]) != tokens || !reflect.DeepEqual(got[i], want[i]) {
+					t.Fatalf("request %d: %+v\n\talone %+v", i, got[i], want[i])
+				}
+			}
+		})
+	}
+}
+
+// Whole engines give the same tokens and log-probabilities, greedy and seeded, to
+// the last bit, however the ranks divide the model and the requests.
+func TestEnginesGiveTheSameTokens(t *testing.T) {
+	for _, name := range []string{"qwen3moe-mixed", "qwen2-odd", "gguf-qwen3moe-quant"} {
+		t.Run(name, func(t *testing.T) {
+			m, err := tinymodel.Get(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			compare(t, m.Path, m.Vocab, 20, 8, divisions())
+		})
+	}
+}
+
+func TestDefaultModelEngines(t *testing.T) {
+	path, err := hub.Locate(hub.DefaultModel)
+	if errors.Is(err, hub.ErrNotPulled) {
+		t.Skip("the default model is not in the cache; `make test` fetches it")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	compare(t, path, 49152, 6, 6, divisions()[:5])
+}
