@@ -165,7 +165,7 @@ const (
 //
 //	New(Config) (*Core, error)
 //	Submit(now, *request.Request, *transfer.Handle)  handle: of the ctx leg, or of a loan
-//	Precheck(*request.Request, *transfer.Handle) *request.Error  nil = Submit would take it
+//	Precheck(*request.Request, *transfer.Handle)     *request.Error; nil = Submit would take it
 //	Cancel(now, request.ID)                          unknown ids are a counted no-op
 //	Abort(now, transfer.ID) AbortState
 //	Attach/Done/Detach/KeepAlive(now, message)       from pullers
@@ -174,7 +174,7 @@ const (
 //	Hold() *Batch                                    the planned batch without its prefills; nil = nothing runs
 //	Load() Load                                      what the other ranks must know
 //	Cached([]int32, salt) int                        tokens of a prompt that are here
-//	Lend(now, transfer.ID, []int32, salt) (*transfer.Handle, bool)  blocks for another rank
+//	Lend(now, transfer.ID, []int32, salt)            (*transfer.Handle, bool); blocks for another rank
 //	Apply(now, Result)
 //	Effects() *Effects                               valid until the next call on the core
 //	NextDeadline() (time.Duration, bool)             engine-clock time of the next local deadline

@@ -16,8 +16,9 @@ import (
 // Lend pins the leading full blocks of a prompt, without its last token, that
 // are in the index, and returns the handle by which Submit of another rank can
 // pull them. They are under a lease named id that is as that of a finished
-// ContextOnly request and gives no output. Fewer blocks are lent if running
-// requests may need the room. It reports false if nothing can be lent, the core
+// ContextOnly request and gives no output; it also ends when nobody reads it and
+// nothing here can run for want of its room. Fewer blocks are lent if running
+// requests may need them. It reports false if nothing can be lent, the core
 // is shutting down, or id is 0, in use or was aborted. prompt must not change
 // while the lease lasts.
 func (c *Core) Lend(now time.Duration, id transfer.ID, prompt []int32, salt string) (*transfer.Handle, bool) {
@@ -66,6 +67,21 @@ func (c *Core) lendable(blocks []int32) int {
 		}
 	}
 	return len(blocks)
+}
+
+// callIn ends loans that nobody reads yet when they are all that keeps this
+// rank from running something. It reports whether there were any.
+func (c *Core) callIn() bool {
+	if c.lent == 0 || c.sch.Receiving()+c.closing > 0 || c.sch.Head() == nil {
+		return false
+	}
+	before := c.lent
+	for _, s := range c.slots {
+		if s != nil && s.lent && !s.lease.attached {
+			c.endLease(s)
+		}
+	}
+	return c.lent < before
 }
 
 // borrow judges the loan of a new request and reports whether it is to be

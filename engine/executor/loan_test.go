@@ -277,7 +277,7 @@ func TestLendTakesNoRoomThatWasPromised(t *testing.T) {
 }
 
 // TestRanksThatLendToEachOtherGoOn pins all of both pools by loans, so that
-// neither borrower finds room until one gives up.
+// neither borrower finds room until the loans are called in.
 func TestRanksThatLendToEachOtherGoOn(t *testing.T) {
 	cfg := holdConfig()
 	cfg.Blocks, cfg.MaxLeasedFraction = 20, 1
@@ -301,7 +301,7 @@ func TestRanksThatLendToEachOtherGoOn(t *testing.T) {
 	}
 	m.settle()
 	m.verifyEnd(t)
-	if clients[0].finish != request.FinishLength || clients[1].finish != request.FinishLength || m.now > 2*cfg.Lease {
+	if clients[0].finish != request.FinishLength || clients[1].finish != request.FinishLength || m.now > 0 {
 		t.Errorf("%q %q at %v", clients[0].finish, clients[1].finish, m.now)
 	}
 }
@@ -324,6 +324,26 @@ func TestBorrowerWaitsItsTurn(t *testing.T) {
 	m.settle()
 	m.verifyEnd(t)
 	if cl.finish != request.FinishLength {
+		t.Errorf("%q", cl.finish)
+	}
+}
+
+// TestBorrowerThatFindsNoRoomGivesUp keeps the room taken for so long that the
+// lender should have its own back.
+func TestBorrowerThatFindsNoRoomGivesUp(t *testing.T) {
+	m, q := moving(t, func(c *Config) { c.Blocks = 24 })
+	b := m.ranks[1]
+	b.submit(ask(8, 40, count(20, 40)...), nil) // 20 of 24 blocks
+	cl := b.submit(q, m.lend(0, 77, q))
+	b.step(0)
+	m.now, _ = b.NextDeadline()
+	b.step(m.now)
+	if want := []Borrowed{{ID: 2, Transfer: 77}}; m.now != b.cfg.Lease/3 || !slices.Equal(cl.loans, want) || b.Load().Waiting != 1 {
+		t.Errorf("at %v: %+v, load %+v", m.now, cl.loans, b.Load())
+	}
+	m.settle()
+	m.verifyEnd(t)
+	if cl.finish != request.FinishLength || m.ranks[0].Stats().LeasesExpired != 1 {
 		t.Errorf("%q", cl.finish)
 	}
 }

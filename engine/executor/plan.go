@@ -26,7 +26,7 @@ func (c *Core) Plan(now time.Duration) *Batch {
 			c.stuck = 0
 			return c.build(p)
 		}
-		if len(p.Starved)+len(p.Found) == 0 && !c.unstick() {
+		if len(p.Starved)+len(p.Found) == 0 && !c.callIn() && !c.unstick() {
 			break
 		}
 	}

@@ -25,6 +25,57 @@ func (p *pool) Match(*Seq) Match    { return Match{} }
 func (p *pool) Use(q *Seq, _ Match) { q.Table = q.Table[:0] }
 func (p *pool) Expect(*Seq, int)    {}
 
+// TestBorrowersAreAdmittedAsPrefills proves the order between requests that
+// borrow and those that do not, and what a borrower takes.
+func TestBorrowersAreAdmittedAsPrefills(t *testing.T) {
+	for _, tc := range []struct {
+		name           string
+		policy         Policy
+		older, younger int // tokens of a plain request before and after the borrower
+		borrower       int // its tokens, the first 8 of them offered
+		hold           bool
+		pulls          bool
+		admitted       int
+		free           int // of 10 blocks
+	}{
+		{"alone", GuaranteedNoEvict, 0, 0, 20, false, true, 0, 5},
+		{"with room to grow", MaxUtilization, 0, 0, 20, false, true, 0, 5},
+		{"behind an older one", GuaranteedNoEvict, 4, 0, 20, false, false, 1, 9},
+		{"before a younger one", GuaranteedNoEvict, 0, 4, 20, false, true, 1, 4},
+		{"no room, and none for what is younger", GuaranteedNoEvict, 0, 4, 44, false, false, 0, 10},
+		{"while nothing is admitted", GuaranteedNoEvict, 0, 0, 20, true, false, 0, 10},
+	} {
+		p := &pool{total: 10}
+		s, err := New(Config{
+			Policy: tc.policy, Chunking: FirstCome, Queue: FCFS, BlockTokens: 4, MaxBatch: 4, MaxNumTokens: 100, MaxRecv: 1,
+		}, p, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, n := range []int{tc.older, tc.borrower, tc.younger} {
+			q := &Seq{Number: uint64(i), Known: n, Complete: s.blocksFor(n), State: request.Waiting}
+			switch {
+			case i == 1:
+				q.State, q.Offered, q.Borrows = request.GenInit, 8, true
+				s.EnqueueGen(q)
+			case n > 0:
+				s.Enqueue(q)
+			}
+		}
+		plan := s.Schedule(Limits{MaxTokens: 100, MaxBatch: 4, Hold: tc.hold})
+		if len(plan.Receive) == 1 != tc.pulls || len(plan.Admitted) != tc.admitted || p.Free() != tc.free || s.Spare() != tc.free-spareGap(tc.policy) {
+			t.Errorf("%s: %d pulls, %d admitted, %d blocks free, %d to spare", tc.name, len(plan.Receive), len(plan.Admitted), p.Free(), s.Spare())
+		}
+	}
+}
+
+func spareGap(p Policy) int {
+	if p == MaxUtilization {
+		return 1
+	}
+	return 0
+}
+
 // TestAnyArrivals proves for random loads: budgets hold, chunks end on block
 // ends, the oldest running request always advances, no pause happens under
 // GUARANTEED_NO_EVICT, nothing is admitted in a step with a pause, and all
