@@ -132,7 +132,7 @@ func (r *rank) step(now time.Duration) bool {
 	return true
 }
 
-// finish runs without holding until nothing can run any more.
+// drainQueue runs without holding until nothing can run any more.
 func (r *rank) drainQueue(now time.Duration) {
 	r.hold = false
 	for range 10000 {
