@@ -7,7 +7,12 @@
 //	err = b.Seal(vocab)
 //	logits, err := b.Run(&batch) // [len(batch.LogitRows), vocab]
 //
+// A rank of a group (Config.Group) records the ops of its part of the model. The
+// pass then runs in segments: a native call up to each collective, and the
+// collective in Go. All ranks run every pass, also without rows of their own.
+// Ranks of one process share weights in a Store.
+//
 // A row's logits have the same bits whatever else is in the batch, however its
-// prompt was cut in chunks and however many threads run. They differ between
-// instruction set levels.
+// prompt was cut in chunks, however many threads run and whichever rank computes
+// what. They differ between instruction set levels.
 package cpu

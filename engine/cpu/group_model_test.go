@@ -238,7 +238,26 @@ func plain(t testing.TB, w *weights, cfg Config) *Backend {
 func (p *part) recordPlain() {
 	w, b := p.w, p.b
 	attn := w.heads * w.headDim
-	x, q, a, m := b.Buffer(w.hidden), b.Buffer(attn), b.Buffer(attn), b.Buffer(w.inter)
+	p.recordIn(b.Buffer(w.hidden), b.Buffer(attn), b.Buffer(attn), b.Buffer(w.inter))
+}
+
+// recordViews is recordPlain in views of a view of one wide buffer.
+func (p *part) recordViews() {
+	w := p.w
+	attn := w.heads * w.headDim
+	widths := []int{w.hidden, attn, attn, w.inter}
+	wide, first := p.b.Columns(p.b.Buffer(sum(widths)+20), 3, sum(widths)+10), 5
+	var views []tensor.Buffer
+	for _, n := range widths {
+		views = append(views, p.b.Columns(wide, first, n))
+		first += n
+	}
+	p.recordIn(views[0], views[1], views[2], views[3])
+}
+
+func (p *part) recordIn(x, q, a, m tensor.Buffer) {
+	w, b := p.w, p.b
+	attn := w.heads * w.headDim
 	embed := p.matrix(p.host("embed", w.embed, w.hidden))
 	b.Embed(x, embed)
 	for i, l := range w.layers {

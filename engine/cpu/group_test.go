@@ -135,6 +135,8 @@ func TestAttentionDataParallelBits(t *testing.T) {
 		for _, isa := range levels() {
 			cfg := groupConfig(isa, 2, tensor.BF16)
 			one := plain(t, w, cfg)
+			cfg.MaxRows = 100 // fewer than all ranks have together
+			cfg.MaxSharedRows = 320
 			for _, size := range []int{1, 2, 4} {
 				t.Run(fmt.Sprintf("%s/%s/%d", name, isa, size), func(t *testing.T) {
 					ranks, _ := ranksOf(t, w, size, cfg, false)
@@ -159,9 +161,9 @@ func checkADP(t *testing.T, one *Backend, ranks []*Backend) {
 				if i%len(ranks) != r || rng.IntN(3) == 0 || step%4 == 3 && r > 0 {
 					continue // the last makes only rank 0 work
 				}
-				again := *s
-				again.next(&all, min(chunk, 320-all.Rows()))
-				s.next(&batches[r], again.done-s.done)
+				n, again := min(chunk, 320-all.Rows(), 100-batches[r].Rows()), *s
+				again.next(&all, n)
+				s.next(&batches[r], n)
 			}
 		}
 		want, err := one.Run(&all)
@@ -170,6 +172,22 @@ func checkADP(t *testing.T, one *Backend, ranks []*Backend) {
 		}
 		if got := slices.Concat(runAll(t, ranks, batches)...); !slices.Equal(got, want) {
 			t.Fatalf("step %d of %v rows: other logits", step, batches[0].RankRows)
+		}
+	}
+}
+
+// Ops read and write views of one wide buffer as they do buffers of their own.
+func TestViewsBits(t *testing.T) {
+	for name, s := range tpShapes {
+		w := newWeights(s, 5)
+		for _, isa := range levels() {
+			cfg := groupConfig(isa, 2, tensor.BF16)
+			cfg.KV.KVHeads = w.kvHeads
+			one, views := plain(t, w, cfg), sealed(t, w, cfg, (*part).recordViews)
+			tokens, pages := tokensOf(rand.New(rand.NewPCG(3, 3)), 70, w.vocab), shuffledPages(rand.New(rand.NewPCG(4, 4)), 5, 96)
+			if !slices.Equal(alone(t, one, tokens, pages), alone(t, views, tokens, pages)) {
+				t.Errorf("%s, %s: other logits", name, isa)
+			}
 		}
 	}
 }
@@ -204,6 +222,7 @@ func TestBadBatchMeetsNobody(t *testing.T) {
 		spoil(&batch)
 		if err := ranks[1].Check(&batch); !errors.Is(err, ErrBatch) {
 			t.Errorf("%s: check gives %v", name, err)
+			continue // Run would wait for the peer
 		}
 		if _, err := ranks[1].Run(&batch); !errors.Is(err, ErrBatch) || errors.Is(err, ErrGroup) {
 			t.Errorf("%s: run gives %v", name, err)

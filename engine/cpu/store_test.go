@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"tandem/engine/tensor"
+	kernels "tandem/kernels/cpu"
 )
 
 // Ranks of one process hold what they load alike once.
@@ -105,7 +106,23 @@ func TestStoreTellsWeightsApart(t *testing.T) {
 	}
 }
 
-// A weight that fails to load fails for all who wait, and can be tried again.
+// A weight that fails to load can be tried again.
+func TestStoreForgetsFailures(t *testing.T) {
+	s, fail := NewStore(), true
+	for range 2 {
+		w, had, err := s.get(kindVector, []tensor.Host{{Name: "v"}}, func(*kernels.Weights) (weight, error) {
+			if fail {
+				return weight{}, errFake
+			}
+			return weight{bytes: 4}, nil
+		})
+		if had || fail != errors.Is(err, errFake) || !fail && w.bytes != 4 {
+			t.Errorf("%+v, %t, %v", w, had, err)
+		}
+		fail = false
+	}
+}
+
 func TestStoreLoadsFromManyAtOnce(t *testing.T) {
 	cfg := tinyConfig()
 	cfg.Store = NewStore()
