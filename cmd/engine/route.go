@@ -139,6 +139,13 @@ func (r routeResult) printBindings(b *strings.Builder, batch batchResult) {
 		fmt.Fprintf(b, " %s=%d", c.key, c.rank)
 	}
 	b.WriteByte('\n')
+	if len(batch.Moving) > 0 {
+		b.WriteString("    on the move:")
+		for _, c := range batch.Moving {
+			fmt.Fprintf(b, " %s=%d", c.key, c.rank)
+		}
+		b.WriteByte('\n')
+	}
 }
 
 func (r admissionResult) print(b *strings.Builder) {

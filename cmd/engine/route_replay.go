@@ -26,12 +26,14 @@ type (
 		Bindings   []boundTo            `json:"bindings"`
 		Cursor     int                  `json:"cursor"`
 		Reasons    object[string]       `json:"reasons"`
+		From       object[int]          `json:"from,omitempty"`   // of requests that moved
+		Moving     []boundTo            `json:"moving,omitempty"` // and where to
 		Unplaced   []request.ID         `json:"unplaced,omitempty"`
 		Rejected   object[string]       `json:"rejected,omitempty"`
 		Warmup     *[]int               `json:"warmup_pending,omitzero"`
 
 		before  []int
-		reasons map[request.ID]string
+		reasons map[request.ID]string // for people
 	}
 	admissionResult struct {
 		ID       jsontext.Value `json:"id"`
@@ -133,6 +135,9 @@ func (b *routeBatch) replay(r *adprouter.Router, path string) (batchResult, erro
 			batch = append(batch, it)
 		}
 	}
+	if err := b.endMoves(r, path); err != nil {
+		return out, err
+	}
 	res := r.Route(states, batch)
 	if err := r.Check(); err != nil {
 		return out, fmt.Errorf("%s: broken invariant: %w", path, err)
@@ -149,14 +154,24 @@ func (out *batchResult) fill(r *adprouter.Router, states []adprouter.RankState, 
 		out.before = append(out.before, states[rank].Active)
 	}
 	out.reasons = map[request.ID]string{}
-	for _, p := range res.Placed {
+	places := make([]*adprouter.Placed, len(batch))
+	for i := range res.Placed {
+		p := &res.Placed[i]
 		ids := &out.Assignment[p.Rank].value
 		*ids = append(*ids, p.ID)
 		out.reasons[p.ID] = p.Reason.String()
+		if p.From >= 0 {
+			out.reasons[p.ID] += fmt.Sprint(" from ", p.From)
+		}
+		places[p.Index] = p
 	}
-	for i := range batch {
-		if reason, placed := out.reasons[batch[i].ID]; placed {
-			out.Reasons.add(idText(batch[i].ID), reason)
+	for _, p := range places {
+		if p == nil {
+			continue
+		}
+		out.Reasons.add(idText(p.ID), p.Reason.String())
+		if p.From >= 0 {
+			out.From.add(idText(p.ID), p.From)
 		}
 	}
 	for _, i := range res.Unplaced {
@@ -166,6 +181,9 @@ func (out *batchResult) fill(r *adprouter.Router, states []adprouter.RankState, 
 	for _, key := range r.Keys() {
 		rank, _ := r.Home(key)
 		out.Bindings = append(out.Bindings, boundTo{key, rank})
+		if to, ok := r.Moving(key); ok {
+			out.Moving = append(out.Moving, boundTo{key, to})
+		}
 	}
 	if cfg := r.Config(); cfg.Warmup && cfg.Kind == adprouter.KVCacheAware {
 		pending := r.Pending()

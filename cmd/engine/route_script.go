@@ -35,10 +35,23 @@ type (
 		Warmup      *bool    `json:"cold_start_warmup"`
 		Compat      *bool    `json:"compat"`
 		DecodeCost  *int     `json:"decode_cost"`
+		Rehome      *bool    `json:"rehome"`
+		MaxMoves    *int     `json:"rehome_max_moves"`
+		Gain        *float64 `json:"rehome_gain"`
+		MinGain     *int     `json:"rehome_min_gain"`
+		CopyCost    *float64 `json:"rehome_copy_cost"`
+		Cooldown    *int     `json:"rehome_cooldown"`
 	}
 	routeBatch struct {
+		// Moves that have ended before the batch.
+		Moved    []movedTo      `json:"moved"`
+		Failed   []string       `json:"move_failed"`
 		States   []rankState    `json:"rank_states"`
 		Requests []routeRequest `json:"requests"`
+	}
+	movedTo struct {
+		Conversation string `json:"conversation_id"`
+		Rank         int    `json:"rank"`
 	}
 	rankState struct {
 		Rank     *int   `json:"rank"` // default: position
@@ -197,6 +210,10 @@ func (c *routeConfig) router(path string, ranks int) (adprouter.Config, error) {
 	set(&cfg.Warmup, c.Warmup)
 	set(&cfg.Compat, c.Compat)
 	set(&cfg.DecodeCost, c.DecodeCost)
+	set(&cfg.Rehome.On, c.Rehome)
+	set(&cfg.Rehome.MaxMoves, c.MaxMoves)
+	set(&cfg.Rehome.MinGain, c.MinGain)
+	set(&cfg.Rehome.Cooldown, c.Cooldown)
 	for _, f := range []struct {
 		key  string
 		to   *adprouter.Milli
@@ -205,6 +222,8 @@ func (c *routeConfig) router(path string, ranks int) (adprouter.Config, error) {
 		{"fair_share_multiplier", &cfg.Multiplier, c.Multiplier},
 		{"load_balance_weight", &cfg.LoadWeight, c.LoadWeight},
 		{"match_rate_threshold", &cfg.MatchThreshold, c.Threshold},
+		{"rehome_gain", &cfg.Rehome.Gain, c.Gain},
+		{"rehome_copy_cost", &cfg.Rehome.CopyCost, c.CopyCost},
 	} {
 		if f.from == nil {
 			continue
@@ -251,6 +270,25 @@ func (b *routeBatch) states(path string, ranks int) ([]adprouter.RankState, erro
 	return out, nil
 }
 
+// endMoves tells the router how moves have ended.
+func (b *routeBatch) endMoves(r *adprouter.Router, path string) error {
+	for i, m := range b.Moved {
+		if !r.Move(key(m.Conversation), m.Rank) {
+			return fmt.Errorf("%s.moved[%d]: %q is not bound, or there is no rank %d", path, i, m.Conversation, m.Rank)
+		}
+	}
+	for i, c := range b.Failed {
+		if !r.MoveFailed(key(c)) {
+			return fmt.Errorf("%s.move_failed[%d]: %q is not on the move", path, i, c)
+		}
+	}
+	return nil
+}
+
+func key(conversation string) string {
+	return adprouter.Key(&request.Request{ConversationID: conversation})
+}
+
 // item checks the common members of a request. A rank that the instance does not
 // have is no error of the script: it refuses the request.
 func (q *queueRequest) item(path string, ranks int, seen map[uint64]bool) (adprouter.Item, *request.Error, error) {
@@ -289,7 +327,7 @@ func (q *routeRequest) item(path string, ranks int, seen map[uint64]bool) (adpro
 			return it, nil, fmt.Errorf("%s.prefix_match[%d]: %d is negative", path, i, m)
 		}
 	}
-	it.Key = adprouter.Key(&request.Request{ConversationID: q.Conversation})
+	it.Key = key(q.Conversation)
 	it.Tokens, it.Match = q.Tokens, q.Match
 	it.Head = make([]int32, min(q.Tokens, adprouter.HeadTokens))
 	for i := range it.Head {

@@ -83,6 +83,7 @@ func FuzzRouteScript(f *testing.F) {
 	}
 	f.Add(text)
 	f.Add([]byte(`{"cases":[{"id":1,"kind":"route","config":{"max_sessions":-1,"fair_share_multiplier":1e5},"batches":[{"rank_states":[{}],"requests":[{"id":1}]}]}]}`))
+	f.Add([]byte(`{"cases":[{"id":1,"kind":"route","config":{"router":"conversation_aware","rehome":true,"rehome_min_gain":0,"rehome_gain":0,"rehome_cooldown":0,"rehome_copy_cost":1e6},"batches":[{"rank_states":[{},{}],"requests":[{"id":1,"conversation_id":"A","num_tokens":2147483647}]},{"rank_states":[{},{}]},{"rank_states":[{"queued_prefill_tokens":1125899906842624,"gen_requests":1073741824},{}],"requests":[{"id":1,"conversation_id":"A","num_tokens":2147483647}]}]}]}`))
 	f.Fuzz(func(t *testing.T, script []byte) {
 		results, err := replay(script)
 		if err != nil {
