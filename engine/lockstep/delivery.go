@@ -14,6 +14,8 @@ type Arrival struct {
 	Item   adprouter.Item
 	Prompt []int32
 	Salt   string
+	// HandOver: the request brings a handle of its own to pull by.
+	HandOver bool
 	// Body is the driver's: whatever the rank that takes the request needs.
 	Body any
 
@@ -41,6 +43,10 @@ type Lent struct {
 type Moved struct {
 	Key string
 	OK  bool
+	// Request is the one whose blocks were lent, 0 = none. The lender ends the loan
+	// unless it was Pulled, which did.
+	Request request.ID
+	Pulled  bool
 }
 
 // Delivery is one rank's payload of an iteration.

@@ -53,6 +53,7 @@ type Rank struct {
 	step   Step
 	load   executor.Load
 	stirs  bool // something was delivered or placed in this iteration
+	done   bool // the last row said that nothing is left
 	stats  Stats
 }
 
@@ -176,7 +177,7 @@ func (l *Rank) Effects() *executor.Effects {
 	fx := l.core.Effects()
 	for _, b := range fx.Borrowed {
 		if key, ok := l.mine[b.ID]; ok {
-			l.out.Moved = append(l.out.Moved, Moved{Key: key, OK: b.OK})
+			l.out.Moved = append(l.out.Moved, Moved{Key: key, OK: b.OK, Request: b.ID, Pulled: b.Pulled})
 		}
 	}
 	for _, id := range fx.Retired {
@@ -196,7 +197,11 @@ func (l *Rank) Fates() Fates {
 // Quiet reports that the iteration did nothing and the next one has nothing to
 // do before an event or deadline: rank 0 may wait.
 func (l *Rank) Quiet() bool {
-	return !l.step.Forward && !l.stirs && l.out.Empty() && !l.unprobed()
+	if l.step.Forward || l.stirs || !l.out.Empty() || l.unprobed() {
+		return false
+	}
+	// That it has nothing left since the last row must be told.
+	return !l.draining || l.done || !l.drained(l.core.Load())
 }
 
 // NextDeadline is when the rank needs an iteration without an event.

@@ -75,6 +75,7 @@ func (l *Rank) receive(now time.Duration, from int, d *Delivery) {
 		} else {
 			l.router.MoveFailed(m.Key)
 		}
+		l.endLoan(now, m.Request, m.Pulled)
 	}
 	for i := range d.Lent {
 		l.borrow(&d.Lent[i])
@@ -100,10 +101,7 @@ func (l *Rank) remove(now time.Duration, r Removal) {
 	if r.Code != request.Cancelled {
 		return // it was placed before its time was over
 	}
-	if id, ok := l.lent[r.ID]; ok {
-		delete(l.lent, r.ID)
-		l.core.Abort(now, id)
-	}
+	l.endLoan(now, r.ID, false)
 	if _, ok := l.moving[r.ID]; ok {
 		delete(l.moving, r.ID)
 		l.forget(r.ID)
@@ -120,7 +118,7 @@ func (l *Rank) place(now time.Duration, p adprouter.Placed) {
 	delete(l.waiting, p.ID)
 	delete(l.clock.live, p.ID)
 	moved := p.From >= 0 && p.From != p.Rank
-	if moved && p.From == l.cfg.Rank {
+	if moved && p.From == l.cfg.Rank && !a.HandOver {
 		l.lend(now, p.ID, a)
 	}
 	if p.Rank != l.cfg.Rank {
@@ -129,6 +127,10 @@ func (l *Rank) place(now time.Duration, p adprouter.Placed) {
 	l.stats.Placed[p.Reason.String()]++
 	l.mine[p.ID] = a.Item.Key
 	t := Taken{Arrival: a, Placed: p}
+	if moved && a.HandOver { // its blocks come from elsewhere: the new home is as good
+		l.out.Moved = append(l.out.Moved, Moved{Key: a.Item.Key, OK: true})
+		moved = false
+	}
 	if moved {
 		l.moving[p.ID] = &t // until the old home says what it has
 		return
@@ -140,7 +142,7 @@ func (l *Rank) place(now time.Duration, p adprouter.Placed) {
 // was under way for it is over.
 func (l *Rank) forget(id request.ID) {
 	if key := l.mine[id]; key != "" {
-		l.out.Moved = append(l.out.Moved, Moved{Key: key})
+		l.out.Moved = append(l.out.Moved, Moved{Key: key, Request: id})
 	}
 	delete(l.mine, id)
 }
@@ -156,6 +158,18 @@ func (l *Rank) lend(now time.Duration, id request.ID, a *Arrival) {
 		l.lent[id] = h.ID
 	}
 	l.out.Lent = append(l.out.Lent, lent)
+}
+
+// endLoan ends what this rank lent for a request, unless the borrower has.
+func (l *Rank) endLoan(now time.Duration, id request.ID, pulled bool) {
+	loan, ok := l.lent[id]
+	if !ok {
+		return
+	}
+	delete(l.lent, id)
+	if !pulled {
+		l.core.Abort(now, loan)
+	}
 }
 
 // borrow lets a request start here that waited for its old home's offer.

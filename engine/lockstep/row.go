@@ -67,7 +67,7 @@ func (l *Rank) rowOf(load executor.Load) Row {
 			r.Active += uint32(load.Transfer)
 		}
 	}
-	if l.drained(load) {
+	if l.done = l.drained(load); l.done {
 		r.Flags |= FlagDone
 	}
 	return r

@@ -88,12 +88,9 @@ func (e *Engine) cancel(r *rank) {
 	}
 }
 
-// idleTick bounds an idle wait, so that liveness shows even without work.
-const idleTick = time.Second
-
 // wait blocks until there is mail, a deadline passes or the engine drains.
 func (e *Engine) wait(ctx context.Context, r *rank) {
-	d := idleTick
+	d := e.cfg.Idle
 	if at, ok := r.core.NextDeadline(); ok {
 		d = min(d, max(0, at-e.Now()))
 	}

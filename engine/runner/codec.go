@@ -51,7 +51,7 @@ func encodeDelivery(dst []byte, d *lockstep.Delivery, handle func(*transfer.Hand
 		body, _ := a.Body.([]byte)
 		m.Arrivals = append(m.Arrivals, &pb.Arrival{
 			Id: uint64(a.Item.ID), Key: a.Item.Key, Rank: int32(a.Item.Rank), Relax: a.Item.Relax,
-			Weight: uint32(a.Item.Weight), Prompt: putTokens(a.Prompt), Salt: a.Salt, Body: body,
+			Weight: uint32(a.Item.Weight), Prompt: putTokens(a.Prompt), Salt: a.Salt, Body: body, HandOver: a.HandOver,
 		})
 	}
 	for _, r := range d.Removals {
@@ -71,7 +71,7 @@ func encodeDelivery(dst []byte, d *lockstep.Delivery, handle func(*transfer.Hand
 		m.Lent = append(m.Lent, lent)
 	}
 	for _, x := range d.Moved {
-		m.Moved = append(m.Moved, &pb.Moved{Key: x.Key, Ok: x.OK})
+		m.Moved = append(m.Moved, &pb.Moved{Key: x.Key, Ok: x.OK, Request: uint64(x.Request), Pulled: x.Pulled})
 	}
 	return proto.MarshalOptions{}.MarshalAppend(dst, &m)
 }
@@ -97,7 +97,7 @@ func decodeDelivery(b []byte, handle func([]byte) (*transfer.Handle, error)) (d 
 				ID: request.ID(a.GetId()), Key: a.GetKey(), Rank: int(a.GetRank()), Relax: a.GetRelax(), Weight: int(a.GetWeight()),
 				Tokens: len(prompt), Head: prompt[:min(len(prompt), adprouter.HeadTokens)],
 			},
-			Prompt: prompt, Salt: a.GetSalt(), Body: a.GetBody(),
+			Prompt: prompt, Salt: a.GetSalt(), Body: a.GetBody(), HandOver: a.GetHandOver(),
 		})
 	}
 	for _, r := range m.GetRemovals() {
@@ -119,7 +119,7 @@ func decodeDelivery(b []byte, handle func([]byte) (*transfer.Handle, error)) (d 
 		d.Lent = append(d.Lent, lent)
 	}
 	for _, x := range m.GetMoved() {
-		d.Moved = append(d.Moved, lockstep.Moved{Key: x.GetKey(), OK: x.GetOk()})
+		d.Moved = append(d.Moved, lockstep.Moved{Key: x.GetKey(), OK: x.GetOk(), Request: request.ID(x.GetRequest()), Pulled: x.GetPulled()})
 	}
 	return d, nil
 }

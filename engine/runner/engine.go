@@ -51,6 +51,8 @@ type Config struct {
 	Logger *slog.Logger
 	// Text makes a request's Text from Shown. Nil: requests bring their own.
 	Text func(*request.Request) request.Text
+	// Idle bounds a rest without work, after which liveness shows; 0 = a second.
+	Idle time.Duration
 }
 
 // Info describes the engine to its peers; it never changes.
@@ -119,6 +121,9 @@ func New(cfg Config, device Device, transport Transport) (*Engine, error) {
 func newEngine(cfg Config) *Engine {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Idle <= 0 {
+		cfg.Idle = time.Second
 	}
 	e := &Engine{
 		cfg: cfg, log: cfg.Logger, start: time.Now(),

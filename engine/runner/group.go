@@ -360,7 +360,7 @@ func (m *member) decodeHandle(b []byte) (*transfer.Handle, error) {
 // wait lets rank 0 rest until there is mail, a wake of any rank or a deadline.
 func (m *member) wait(ctx context.Context) {
 	e := m.g.e
-	d := idleTick
+	d := e.cfg.Idle
 	if at, ok := m.lock.NextDeadline(); ok {
 		d = min(d, max(0, at-e.Now()))
 	}

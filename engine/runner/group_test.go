@@ -182,12 +182,12 @@ func (w *world) engine(c worldConfig, span comm.Span, addr string) *Engine {
 	if c.step != nil {
 		c.step(&step)
 	}
-	cc := comm.Config{Size: c.size, Timeout: 10 * time.Second}
+	cc := comm.Config{Size: c.size, Timeout: 3 * time.Minute}
 	if c.comm != nil {
 		c.comm(&cc)
 	}
 	g := GroupConfig{
-		Config: Config{Core: core, Info: Info{Vocab: vocab, Ranks: c.size, Leader: span.First == 0, Role: core.Role}},
+		Config: Config{Idle: time.Minute, Core: core, Info: Info{Vocab: vocab, Ranks: c.size, Leader: span.First == 0, Role: core.Role}},
 		Ranks:  span, Addr: addr, Comm: cc, Step: step,
 	}
 	var members []Member

@@ -49,6 +49,7 @@ type LoadOptions struct {
 	ADP         adprouter.Settings // with AttentionDP
 	SplitMLP    bool               // with AttentionDP: dense MLPs are split over the ranks
 	HangTimeout time.Duration      // a rank that is missed for so long ends the instance, 0 = never
+	Idle        time.Duration      // see Config
 	Group       *GroupOptions      // nil = all ranks are in this process
 }
 
@@ -57,6 +58,7 @@ type GroupOptions struct {
 	Addr        string // host:port where rank 0 listens and the others join
 	First, Last int    // ranks of this process
 	Key         []byte // of the instance, may be empty
+	Host        string // where other processes reach the ranks' blocks, empty = loopback
 }
 
 // Loaded is a model with everything that serves it. Close it after its engine
@@ -314,6 +316,12 @@ func (l *Loaded) engine(ctx context.Context, o *LoadOptions, ck *model.Checkpoin
 	if core.Namespace == "" {
 		core.Namespace = name + "@" + fingerprint[:16]
 	}
+	if o.Wire == nil && o.moves() {
+		o.Wire = &wire.Config{Logger: o.Logger}
+		if o.Group != nil {
+			o.Wire.Host, o.Wire.Key = o.Group.Host, o.Group.Key
+		}
+	}
 	if o.Wire != nil {
 		o.Wire.Incarnation = o.Incarnation
 		if l.server, err = wire.Listen(*o.Wire); err != nil {
@@ -327,7 +335,7 @@ func (l *Loaded) engine(ctx context.Context, o *LoadOptions, ck *model.Checkpoin
 		MaxNumTokens: core.MaxNumTokens, MaxSeqLen: core.MaxSeqLen, Backend: l.Backends[0].Info(),
 		Ranks: 1, TensorRanks: 1, Leader: ranks.First == 0,
 	}
-	cfg := Config{Core: core, Info: info, Logger: o.Logger, Text: l.show}
+	cfg := Config{Core: core, Info: info, Logger: o.Logger, Text: l.show, Idle: o.Idle}
 	switch size := max(o.Ranks, 1); {
 	case size == 1:
 		err = l.alone(cfg)
@@ -339,6 +347,12 @@ func (l *Loaded) engine(ctx context.Context, o *LoadOptions, ck *model.Checkpoin
 		err = l.tensorParallel(ctx, o, cfg, ranks)
 	}
 	return err
+}
+
+// moves reports whether conversations may move between ranks, for which blocks
+// are handed over also by a worker that hands none to others.
+func (o *LoadOptions) moves() bool {
+	return o.Ranks > 1 && o.AttentionDP && o.ADP.Conversations && o.ADP.Rehome && o.Core.BlockReuse
 }
 
 func (l *Loaded) alone(cfg Config) (err error) {
@@ -389,6 +403,7 @@ func (l *Loaded) attentionDP(ctx context.Context, o *LoadOptions, cfg Config, ra
 		limit += core.MaxConcurrentRecv
 	}
 	router, lost := o.ADP.Router(max(o.Ranks, 1), limit, core.BlockReuse)
+	router.Rehome.On = router.Rehome.On && core.BlockReuse
 	if lost {
 		o.Logger.Warn("enable_kv_cache_aware_routing needs kv_cache_config.enable_block_reuse: requests are placed by the default router")
 	}

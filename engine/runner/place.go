@@ -43,7 +43,7 @@ func (m *member) enter(now time.Duration, s *submission) {
 		return
 	}
 	a := &lockstep.Arrival{
-		Item: adprouter.NewItem(r, 0), Prompt: r.Prompt, Salt: r.CacheSalt, Deadline: r.Deadline, Handle: s.handle,
+		Item: adprouter.NewItem(r, 0), Prompt: r.Prompt, Salt: r.CacheSalt, Deadline: r.Deadline, Handle: s.handle, HandOver: s.handle != nil,
 	}
 	if g.spans() {
 		body, err := encodeBody(r, s.opaque, now)
@@ -246,7 +246,9 @@ func (m *member) report(ran bool) {
 			m.alarm.Reset(max(0, at-now))
 		}
 	}
-	if !m.lock.Quiet() {
-		m.comm.Wake() // it has something for the next gather
+	// It has something for the next gather, or an event came after it had listened
+	// and the wake for that is spent already.
+	if !m.lock.Quiet() || !m.events.empty() {
+		m.comm.Wake()
 	}
 }

@@ -68,6 +68,12 @@ func (q *events) take(into []any) []any {
 	return out
 }
 
+func (q *events) empty() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.list) == 0
+}
+
 func (q *events) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

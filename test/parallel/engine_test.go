@@ -64,7 +64,8 @@ func (d division) start(t *testing.T, path string) *runner.Engine {
 		core := executor.DefaultConfig()
 		core.MaxBatch, core.MaxNumTokens, core.MaxSeqLen = 8, 64, 256
 		o := runner.LoadOptions{
-			Path: path, Core: core, Threads: 1, PoolTokens: 1024, HangTimeout: 30 * time.Second,
+			Path: path, Core: core, Threads: 1, Incarnation: fmt.Sprint(path, p), PoolTokens: 1024, HangTimeout: 3 * time.Minute,
+			Idle:       time.Minute, // so that a wake that is lost shows
 			TokensOnly: true, Ranks: d.ranks, AttentionDP: d.attentionDP, SplitMLP: d.splitMLP, ADP: adprouter.DefaultSettings(),
 		}
 		if d.adp != nil {
@@ -128,20 +129,8 @@ func answers(t *testing.T, e *runner.Engine, vocab, n, tokens int) [][]request.T
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			s, err := e.Submit(t.Context(), r, nil)
-			for err == nil {
-				var o runner.Output
-				if o, err = s.Next(t.Context()); err != nil {
-					break
-				}
-				out[i] = append(out[i], o.Tokens...)
-				if o.Finish != request.Running {
-					if o.Err != nil {
-						err = o.Err
-					}
-					break
-				}
-			}
+			var err error
+			out[i], err = answer(t.Context(), e, r)
 			if err != nil {
 				t.Errorf("request %d: %v", i, err)
 			}
@@ -191,4 +180,103 @@ func TestDefaultModelEngines(t *testing.T) {
 		t.Fatal(err)
 	}
 	compare(t, path, 49152, 6, 6, divisions()[:5])
+}
+
+// Conversations move to another rank with their blocks when their home is busy,
+// and nothing of what they say changes.
+func TestMovedConversationsGiveTheSameTokens(t *testing.T) {
+	m, err := tinymodel.Get("qwen3moe-mixed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	eager := func(s *adprouter.Settings) {
+		s.Conversations, s.Rehome, s.RehomeGain, s.RehomeMinGain, s.RehomeCooldown, s.RehomeCopyCost = true, true, 0, 1, 0, 0
+	}
+	var want [][]request.Token
+	for _, d := range []division{
+		{name: "alone", ranks: 1, processes: 1},
+		{"in one process", 2, true, false, 1, eager},
+		{"between processes", 2, true, false, 2, eager},
+	} {
+		t.Run(d.name, func(t *testing.T) {
+			e := d.start(t, m.Path)
+			got := history(t, e, m.Vocab)
+			if want == nil {
+				want = got
+				return
+			}
+			for i := range want {
+				if !reflect.DeepEqual(got[i], want[i]) {
+					t.Fatalf("answer %d: %+v\n\talone %+v", i, got[i], want[i])
+				}
+			}
+			moved, borrowed := uint64(0), uint64(0)
+			st := e.Stats(time.Minute)
+			for _, r := range st.Ranks {
+				moved, borrowed = moved+r.Placed["moved"], borrowed+r.Borrowed
+			}
+			t.Logf("%d requests moved, %d with their blocks", moved, borrowed)
+			if moved == 0 || borrowed == 0 {
+				t.Errorf("%d requests moved, %d with their blocks: %+v", moved, borrowed, st.Ranks)
+			}
+		})
+	}
+}
+
+// history is the answers of conversations of which, after the first turn, only
+// those of one rank go on, all together.
+func history(t *testing.T, e *runner.Engine, vocab int) (out [][]request.Token) {
+	const conversations, turns = 6, 4
+	for turn := range turns {
+		answers := make([][]request.Token, conversations)
+		var wg sync.WaitGroup
+		for c := 0; c < conversations; c++ {
+			if turn > 0 && c%2 > 0 {
+				continue
+			}
+			r := &request.Request{ID: e.NewID(), MaxTokens: 4, Sampling: request.DefaultSampling(), DPRank: -1, ConversationID: fmt.Sprint(c)}
+			r.Sampling.Temperature, r.Sampling.Logprobs, r.Sampling.IgnoreEOS = 0, 1, true
+			for j := range 100 + 20*turn {
+				r.Prompt = append(r.Prompt, int32((j*j*3+c*11+j)%vocab))
+			}
+			run := func() {
+				defer wg.Done()
+				var err error
+				if answers[c], err = answer(t.Context(), e, r); err != nil {
+					t.Errorf("conversation %d, turn %d: %v", c, turn, err)
+				}
+			}
+			wg.Add(1)
+			if turn == 0 {
+				run() // one after another, so that each is on the next rank
+			} else {
+				go run()
+			}
+		}
+		wg.Wait()
+		out = append(out, answers...)
+	}
+	return out
+}
+
+func answer(ctx context.Context, e *runner.Engine, r *request.Request) (out []request.Token, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	s, err := e.Submit(ctx, r, nil)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		o, err := s.Next(ctx)
+		if err != nil {
+			return out, err
+		}
+		out = append(out, o.Tokens...)
+		if o.Err != nil {
+			return out, o.Err
+		}
+		if o.Finish != request.Running {
+			return out, nil
+		}
+	}
 }

@@ -33,7 +33,8 @@ type Arrival struct {
 	Weight        uint32                 `protobuf:"varint,5,opt,name=weight,proto3" json:"weight,omitempty"`
 	Prompt        []byte                 `protobuf:"bytes,6,opt,name=prompt,proto3" json:"prompt,omitempty"` // token ids, int32 little-endian
 	Salt          string                 `protobuf:"bytes,7,opt,name=salt,proto3" json:"salt,omitempty"`
-	Body          []byte                 `protobuf:"bytes,8,opt,name=body,proto3" json:"body,omitempty"` // the rest of the request, for ranks in other processes
+	Body          []byte                 `protobuf:"bytes,8,opt,name=body,proto3" json:"body,omitempty"`                          // the rest of the request, for ranks in other processes
+	HandOver      bool                   `protobuf:"varint,9,opt,name=hand_over,json=handOver,proto3" json:"hand_over,omitempty"` // it has a handle of its own
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -122,6 +123,13 @@ func (x *Arrival) GetBody() []byte {
 		return x.Body
 	}
 	return nil
+}
+
+func (x *Arrival) GetHandOver() bool {
+	if x != nil {
+		return x.HandOver
+	}
+	return false
 }
 
 // Removal takes a request out of the queue, or cancels it.
@@ -288,6 +296,8 @@ type Moved struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	Ok            bool                   `protobuf:"varint,2,opt,name=ok,proto3" json:"ok,omitempty"`
+	Request       uint64                 `protobuf:"varint,3,opt,name=request,proto3" json:"request,omitempty"` // whose blocks were lent, 0 = none
+	Pulled        bool                   `protobuf:"varint,4,opt,name=pulled,proto3" json:"pulled,omitempty"`   // that loan has ended
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -332,6 +342,20 @@ func (x *Moved) GetKey() string {
 func (x *Moved) GetOk() bool {
 	if x != nil {
 		return x.Ok
+	}
+	return false
+}
+
+func (x *Moved) GetRequest() uint64 {
+	if x != nil {
+		return x.Request
+	}
+	return 0
+}
+
+func (x *Moved) GetPulled() bool {
+	if x != nil {
+		return x.Pulled
 	}
 	return false
 }
@@ -433,7 +457,7 @@ var File_delivery_proto protoreflect.FileDescriptor
 
 const file_delivery_proto_rawDesc = "" +
 	"\n" +
-	"\x0edelivery.proto\x12\x10tandem.runner.v1\"\xad\x01\n" +
+	"\x0edelivery.proto\x12\x10tandem.runner.v1\"\xca\x01\n" +
 	"\aArrival\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x12\n" +
@@ -442,7 +466,8 @@ const file_delivery_proto_rawDesc = "" +
 	"\x06weight\x18\x05 \x01(\rR\x06weight\x12\x16\n" +
 	"\x06prompt\x18\x06 \x01(\fR\x06prompt\x12\x12\n" +
 	"\x04salt\x18\a \x01(\tR\x04salt\x12\x12\n" +
-	"\x04body\x18\b \x01(\fR\x04body\"-\n" +
+	"\x04body\x18\b \x01(\fR\x04body\x12\x1b\n" +
+	"\thand_over\x18\t \x01(\bR\bhandOver\"-\n" +
 	"\aRemoval\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04code\x18\x02 \x01(\tR\x04code\"/\n" +
@@ -451,10 +476,12 @@ const file_delivery_proto_rawDesc = "" +
 	"\x06tokens\x18\x02 \x01(\rR\x06tokens\".\n" +
 	"\x04Lent\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x16\n" +
-	"\x06handle\x18\x02 \x01(\fR\x06handle\")\n" +
+	"\x06handle\x18\x02 \x01(\fR\x06handle\"[\n" +
 	"\x05Moved\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x0e\n" +
-	"\x02ok\x18\x02 \x01(\bR\x02ok\"\xb4\x02\n" +
+	"\x02ok\x18\x02 \x01(\bR\x02ok\x12\x18\n" +
+	"\arequest\x18\x03 \x01(\x04R\arequest\x12\x16\n" +
+	"\x06pulled\x18\x04 \x01(\bR\x06pulled\"\xb4\x02\n" +
 	"\bDelivery\x125\n" +
 	"\barrivals\x18\x01 \x03(\v2\x19.tandem.runner.v1.ArrivalR\barrivals\x125\n" +
 	"\bremovals\x18\x02 \x03(\v2\x19.tandem.runner.v1.RemovalR\bremovals\x12\x16\n" +
