@@ -16,6 +16,13 @@
 //	res := router.Route(states, admitted)          // where it goes
 //	queue.Return(res.Unplaced)                     // what found no place
 //
+// A request with the reason Moved has left its conversation's home; Placed.From
+// says where the blocks are. When they are copied, or there was nothing to copy,
+// all ranks call router.Move in the same iteration, or router.MoveFailed. The old
+// home should let go of its copy then, else memory is short sooner. A rank's
+// QueuedPrefill must not count what is cached, nor what a copy brings, and must
+// count what was placed in the last call.
+//
 // Router.Digest, Queue.Digest and Balance.Digest go into the next exchange;
 // ranks whose digests differ must stop, and Dump shows their states.
 package adprouter

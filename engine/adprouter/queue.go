@@ -15,6 +15,7 @@ const MaxProbed = 256
 type entry struct {
 	Item
 	seq    uint64
+	since  uint64 // calls of Admit before it came
 	probed bool
 }
 
@@ -29,6 +30,16 @@ type Queue struct {
 	admitted     []Item
 	taken        []entry // what Admit returned last
 	free         []int   // [rank] active requests during Admit
+	calls        uint64  // of Admit
+	aside        Aside
+}
+
+// Aside tells of the strict requests that the last Admit passed over because
+// their ranks were full.
+type Aside struct {
+	Requests int
+	Oldest   request.ID // 0 without any
+	Age      uint64     // of it, in calls of Admit
 }
 
 // NewQueue returns an empty queue of an instance with that many ranks, each
@@ -48,7 +59,7 @@ func (q *Queue) Push(it Item) *request.Error {
 		}
 	}
 	q.seq++
-	e := entry{Item: it, seq: q.seq}
+	e := entry{Item: it, seq: q.seq, since: q.calls}
 	q.sum += e.digest()
 	q.entries = append(q.entries, e)
 	return nil
@@ -134,8 +145,9 @@ func (q *Queue) Admit(states []RankState, probedOnly bool) []Item {
 		q.free[rank] = s.Active
 	}
 	room := Room(q.limit, states)
-	q.admitted, q.taken = q.admitted[:0], q.taken[:0]
-	end, aside := q.head, 0
+	q.admitted, q.taken, q.aside = q.admitted[:0], q.taken[:0], Aside{}
+	q.calls++
+	end := q.head
 	for ; end < len(q.entries); end++ {
 		e := &q.entries[end]
 		w := e.weight()
@@ -144,7 +156,7 @@ func (q *Queue) Admit(states []RankState, probedOnly bool) []Item {
 		}
 		if e.strict() {
 			if q.free[e.Rank]+w > q.limit {
-				aside++
+				q.setAside(e)
 				continue
 			}
 			q.free[e.Rank] += w
@@ -153,8 +165,28 @@ func (q *Queue) Admit(states []RankState, probedOnly bool) []Item {
 		q.sum -= e.digest()
 		q.admitted, q.taken = append(q.admitted, e.Item), append(q.taken, *e)
 	}
-	q.drop(end, aside)
+	q.drop(end, q.aside.Requests)
 	return q.admitted
+}
+
+// setAside notes a request that is passed over. The first is the oldest.
+func (q *Queue) setAside(e *entry) {
+	if q.aside.Requests++; q.aside.Requests == 1 {
+		q.aside.Oldest, q.aside.Age = e.ID, q.calls-e.since
+	}
+}
+
+// Aside returns who is kept from entering by a rank that it insists on: these
+// wait for as long as that rank is full, whatever room there is elsewhere.
+func (q *Queue) Aside() Aside { return q.aside }
+
+// Age returns for how many calls of Admit the request at the head has waited, 0
+// if none waits.
+func (q *Queue) Age() uint64 {
+	if q.Len() == 0 {
+		return 0
+	}
+	return q.calls - q.entries[q.head].since
 }
 
 // drop removes the admitted of entries[head:end] and moves the others up to end.

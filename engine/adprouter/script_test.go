@@ -289,6 +289,9 @@ func TestAdmission(t *testing.T) {
 				admitted = append(admitted, it.ID)
 			}
 			fmt.Fprintf(&b, "room %d, admitted %s, ", Room(q.limit, states), list(admitted))
+			if a := q.Aside(); a.Requests > 0 {
+				fmt.Fprintf(&b, "%d aside, %d for %d calls, ", a.Requests, a.Oldest, a.Age)
+			}
 		default:
 			t.Fatalf("unknown command %s", d.Cmd)
 		}
