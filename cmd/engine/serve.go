@@ -5,11 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/pprof"
 	"os"
 	"strconv"
 	"strings"
@@ -224,19 +222,6 @@ func (p *process) run(ctx context.Context, path string) error {
 	return p.drain(server, handler, stopEngine, died)
 }
 
-// dead reports an engine that stopped by itself. Ranks elsewhere stop in good
-// order when the process of rank 0 does.
-func (p *process) dead(err error) error {
-	switch {
-	case err != nil:
-		return err
-	case p.group.Leads():
-		return errors.New("the engine stopped")
-	}
-	p.log.Info("the process of rank 0 has ended the instance", "ranks", p.group)
-	return nil
-}
-
 // drain ends the process in good order: refuse new requests, let the running
 // ones finish within the grace, cancel the rest.
 func (p *process) drain(server *http.Server, handler *worker.Server, stop context.CancelFunc, died chan error) error {
@@ -255,19 +240,6 @@ func (p *process) drain(server *http.Server, handler *worker.Server, stop contex
 	defer end()
 	_ = server.Shutdown(last) // the rest is closed by the caller
 	return err
-}
-
-// follow waits for the process of rank 0 to end the instance: requests may run on
-// the ranks here. After the grace they leave, which ends it for all.
-func (p *process) follow(grace context.Context, stop context.CancelFunc, died chan error) error {
-	select {
-	case err := <-died:
-		return err
-	case <-grace.Done():
-		p.log.Warn("rank 0 goes on: leaving ends the instance", "ranks", p.group)
-		stop()
-		return <-died
-	}
 }
 
 // load packs the model and reports progress at most every two seconds.
@@ -296,17 +268,6 @@ func (p *process) load(ctx context.Context, path string, key []byte) (*runner.Lo
 		}
 	}
 	return runner.Load(ctx, o)
-}
-
-// spread says how the model is computed by several ranks.
-func (p *process) spread(o *runner.LoadOptions, key []byte) {
-	c := &p.cfg
-	o.Ranks, o.AttentionDP, o.ADP = c.TensorParallelSize, c.ADP(), c.AttentionDP.Settings
-	o.SplitMLP, o.HangTimeout = c.ADP() && c.AttentionDP.DenseMLP == config.DenseSplit, c.HangTimeout()
-	if g := p.group; g != nil {
-		o.Group = &runner.GroupOptions{Addr: g.Addr, First: g.First, Last: g.Last, Key: key}
-		p.log.Info("the instance is ready when all its ranks have joined", "ranks", g, "of", c.TensorParallelSize, "rank_group", g.Addr)
-	}
 }
 
 // wireHost is where KV transfer listens: where HTTP does. A wildcard stays as the user gave it, because the listener's
@@ -367,37 +328,6 @@ func (c chatTemplate) Render(messages, tools, kwargs json.RawMessage) (string, e
 		return "", openai.Invalid(refused.Param, "%s", openai.Cut(err.Error(), openai.MaxErrorText))
 	}
 	return text, err
-}
-
-// adminServer serves pprof on a listener of its own.
-type adminServer struct {
-	addr string // http://host:port, or off
-	srv  io.Closer
-}
-
-func (a adminServer) close() {
-	if a.srv != nil {
-		a.srv.Close()
-	}
-}
-
-func (p *process) startAdmin() (adminServer, error) {
-	if p.cfg.AdminAddr == "off" {
-		return adminServer{addr: "off"}, nil
-	}
-	ln, err := net.Listen("tcp", p.cfg.AdminAddr)
-	if err != nil {
-		return adminServer{}, fmt.Errorf("admin_addr %s: %w (choose another, or off)", p.cfg.AdminAddr, err)
-	}
-	mux := http.NewServeMux()
-	mux.HandleFunc("/debug/pprof/", pprof.Index)
-	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
-	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
-	go func() { _ = srv.Serve(ln) }()
-	return adminServer{addr: "http://" + ln.Addr().String(), srv: srv}, nil
 }
 
 // reachable turns a listener on all addresses into one that a client can use.

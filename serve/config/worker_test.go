@@ -44,7 +44,7 @@ func TestWorkerBadConfig(t *testing.T) {
 		{"{tensor_parallel_size: 4, moe_expert_parallel_size: 2}", "moe_expert_parallel_size: 2 must be tensor_parallel_size (4), or be left out"},
 		{"moe_expert_parallel_size: 2", "moe_expert_parallel_size: 2 must be tensor_parallel_size (1)"},
 		{"hang_timeout_sec: -1", "hang_timeout_sec: -1 must not be negative"},
-		{"attention_dp_config: {enable_balanse: true}", `unknown key "attention_dp_config.enable_balanse"; the nearest known key is "enable_balance"`},
+		{"attention_dp_config: {enable_balanc: true}", `unknown key "attention_dp_config.enable_balanc"; the nearest known key is "enable_balance"`},
 		{"attention_dp_config: {timeout_iters: -1}", "attention_dp_config.timeout_iters: must be 0 or more"},
 		{"attention_dp_config: {timeout_iters: 1.5}", "expected a whole number"},
 		{"attention_dp_config: {kv_cache_routing_new_conv_placement: banana}", "attention_dp_config.kv_cache_routing_new_conv_placement: "},
