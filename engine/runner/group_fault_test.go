@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	"tandem/engine/lockstep"
 	"tandem/engine/request"
 	"tandem/engine/tensor"
+	"tandem/engine/transfer"
 )
 
 // burst submits n requests at once and returns how they ended.
@@ -315,6 +317,25 @@ func TestGroupWithoutFreeBlocks(t *testing.T) {
 	for i, o := range outs {
 		if o.Finish != request.FinishLength {
 			t.Errorf("request %d ended %q %v", i, o.Finish, o.Err)
+		}
+	}
+	w.stop()
+}
+
+// An event of any rank is heard at once, also when it comes while the rank waits
+// in an exchange: the engine would else rest for a minute here.
+func TestGroupHearsEvents(t *testing.T) {
+	w := newWorld(t, worldConfig{size: 3})
+	e := w.engines[0]
+	limit := time.Now().Add(20 * time.Second)
+	for i := range uint64(1000) {
+		rank := int(i % 3)
+		e.TransferEvent(rank, transfer.KeepAlive{ID: 1})
+		for e.Stats(time.Minute).Ranks[rank].UnknownMessages < i/3+1 {
+			if time.Now().After(limit) {
+				t.Fatalf("event %d of rank %d was not heard", i, rank)
+			}
+			runtime.Gosched()
 		}
 	}
 	w.stop()
