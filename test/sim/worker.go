@@ -46,8 +46,9 @@ type Worker struct {
 
 	CheckEvery uint64 // prove the core's invariants in every n-th step, 0 = in all
 
-	cfg executor.Config
-	err error
+	fetch func() *executor.Effects // Core.Effects, or of what is around it
+	cfg   executor.Config
+	err   error
 }
 
 // NewWorker makes a worker.
@@ -57,7 +58,7 @@ func NewWorker(cfg executor.Config) (*Worker, error) {
 		return nil, err
 	}
 	return &Worker{
-		Core: c, cfg: c.Config(), Tracks: map[request.ID]*Track{},
+		Core: c, fetch: c.Effects, cfg: c.Config(), Tracks: map[request.ID]*Track{},
 		Model: NewModel(cfg.Vocab, cfg.Blocks, cfg.BlockTokens),
 	}, nil
 }
@@ -190,7 +191,7 @@ func (w *Worker) checkBatch(b *executor.Batch) error {
 
 // flush carries out effects.
 func (w *Worker) flush() {
-	e := w.Core.Effects()
+	e := w.fetch()
 	for _, o := range e.Outputs {
 		if err := w.output(o); err != nil && w.err == nil {
 			w.err = err
