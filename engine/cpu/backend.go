@@ -43,6 +43,8 @@ type Backend struct {
 	// equalRows: the pass gathers columns of own rows, so that all ranks must have
 	// as many.
 	equalRows bool
+	// sharesRows: there are buffers for the rows of all ranks, which must fit.
+	sharesRows bool
 }
 
 // New starts the threads and maps the KV pool. Pages of the pool take memory

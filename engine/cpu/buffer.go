@@ -26,6 +26,7 @@ func (b *Backend) Shared(width int) tensor.Buffer {
 		b.fail(errNoGroup)
 		return tensor.None
 	}
+	b.sharesRows = true
 	return b.declare(width, true)
 }
 

@@ -27,8 +27,8 @@ type Config struct {
 	// Group is the group that the backend's rank belongs to, nil for a backend
 	// that is alone.
 	Group Group
-	// MaxSharedRows is the most rows of all ranks in a step; 0 is MaxRows for each
-	// rank, at most a million.
+	// MaxSharedRows is the most rows of all ranks in a step of a pass with shared
+	// buffers; 0 is MaxRows for each rank, at most 2^20.
 	MaxSharedRows int
 	// Store holds the weights, so that backends of one process share those that
 	// they load alike. nil keeps them in the backend.

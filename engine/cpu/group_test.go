@@ -211,7 +211,7 @@ func TestBadBatchMeetsNobody(t *testing.T) {
 		"other own rows":    func(b *tensor.Batch) { b.RankRows = []int{2, 1} },
 		"unequal rows":      func(b *tensor.Batch) { b.RankRows = []int{1, 2} },
 		"negative rows":     func(b *tensor.Batch) { b.RankRows = []int{-1, 2} },
-		"more than fit":     func(b *tensor.Batch) { b.RankRows = []int{639, 2} },
+		"too many rows":     func(b *tensor.Batch) { b.RankRows = []int{1<<20 + 1, 2} },
 		"rows overflow":     func(b *tensor.Batch) { b.RankRows = []int{1<<63 - 1, 2} },
 		"nothing but ranks": func(b *tensor.Batch) { *b = tensor.Batch{RankRows: []int{2, 0}} },
 	} {
@@ -234,6 +234,24 @@ func TestBadBatchMeetsNobody(t *testing.T) {
 	runAll(t, ranks, []tensor.Batch{good(), good()})
 	if want := 5 * w.shape.layers; world.calls < 4 || world.calls > want {
 		t.Errorf("%d collectives a step", world.calls)
+	}
+}
+
+// Rows of all ranks must fit their buffers; a pass without such has no limit.
+func TestRowsOfAllRanksMustFit(t *testing.T) {
+	w, cfg := newWeights(adpShape, 6), groupConfig("", 1, tensor.BF16)
+	cfg.MaxSharedRows = 330
+	for _, tp := range []bool{true, false} {
+		ranks, _ := ranksOf(t, w, 2, cfg, tp)
+		for _, rows := range []int{10, 165, 166} {
+			var batch tensor.Batch
+			batch.Reset()
+			batch.Add(make([]int32, rows), 0, shuffledPages(rand.New(rand.NewPCG(1, 1)), 20, 96), false)
+			batch.RankRows = []int{rows, rows}
+			if err := ranks[0].Check(&batch); errors.Is(err, ErrBatch) != (!tp && rows > 165) {
+				t.Errorf("%d rows each, split rows %t: %v", rows, tp, err)
+			}
+		}
 	}
 }
 

@@ -82,14 +82,16 @@ func (b *Backend) checkRanks(batch *tensor.Batch) error {
 	if len(rows) != g.Size() || rows[g.ID()] != batch.Rows() {
 		return fmt.Errorf("%w: rows %v of the ranks, this is rank %d of %d with %d", ErrBatch, rows, g.ID(), g.Size(), batch.Rows())
 	}
-	total, most := 0, b.cfg.sharedRows()
 	for r, n := range rows {
-		if n < 0 || n > most-total {
-			return fmt.Errorf("%w: rows %v of the ranks, at most %d fit", ErrBatch, rows, most)
+		if n < 0 || n > maxRows {
+			return fmt.Errorf("%w: rank %d has %d rows", ErrBatch, r, n)
 		}
-		if total += n; b.equalRows && n != rows[0] {
-			return fmt.Errorf("%w: ranks 0 and %d have %d and %d rows, must have as many as they compute each row together", ErrBatch, r, rows[0], n)
+		if b.equalRows && n != rows[0] {
+			return fmt.Errorf("%w: ranks 0 and %d have %d and %d rows, must be equal for ranks that split each row", ErrBatch, r, rows[0], n)
 		}
+	}
+	if most := b.cfg.sharedRows(); b.sharesRows && sum(rows) > most {
+		return fmt.Errorf("%w: rows %v of the ranks, at most %d fit together", ErrBatch, rows, most)
 	}
 	return nil
 }
