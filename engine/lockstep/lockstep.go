@@ -108,6 +108,9 @@ func (l *Rank) Stats() Stats {
 func (l *Rank) Plan(now time.Duration) *executor.Batch {
 	l.stirs = false
 	l.tick(now)
+	if l.draining && l.queue.Len() == 0 && len(l.moving) == 0 {
+		l.core.Drain(now) // all that was accepted has reached it
+	}
 	l.step.Batch = l.core.Plan(now)
 	l.probe()
 	return l.step.Batch
@@ -118,6 +121,7 @@ func (l *Rank) Plan(now time.Duration) *executor.Batch {
 func (l *Rank) Void(now time.Duration, err error) {
 	l.core.Apply(now, executor.Result{Err: err})
 	l.step.Batch = nil
+	l.stirs = true // the next plan tries again
 }
 
 // Row is what this rank tells the others, and its part of the gather; call it

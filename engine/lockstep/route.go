@@ -1,6 +1,7 @@
 package lockstep
 
 import (
+	"slices"
 	"time"
 
 	"tandem/engine/adprouter"
@@ -52,9 +53,6 @@ func (l *Rank) Route(now time.Duration, deliveries []Delivery) []Taken {
 	for _, p := range res.Placed {
 		l.place(now, p)
 	}
-	if l.draining && l.queue.Len() == 0 {
-		l.core.Drain(now)
-	}
 	return l.taken
 }
 
@@ -104,6 +102,10 @@ func (l *Rank) remove(now time.Duration, r Removal) {
 	l.endLoan(now, r.ID, false)
 	if _, ok := l.moving[r.ID]; ok {
 		delete(l.moving, r.ID)
+		l.forget(r.ID)
+		l.fates.Ended = append(l.fates.Ended, r)
+	} else if i := slices.IndexFunc(l.taken, func(t Taken) bool { return t.Item.ID == r.ID }); i >= 0 {
+		l.taken = slices.Delete(l.taken, i, i+1) // the offer for its move came just now
 		l.forget(r.ID)
 		l.fates.Ended = append(l.fates.Ended, r)
 	} else if _, ok := l.mine[r.ID]; ok {

@@ -158,7 +158,15 @@ func (g *group) output(p *post) {
 		return
 	}
 	o := p.Output
-	s.stream.push(Output{Opaque: o.Opaque, Output: executor.Output{
+	out := Output{Opaque: o.Opaque, Output: executor.Output{
 		Request: s.req, First: o.First, Tokens: o.Tokens, Text: o.Text, Finish: o.Finish, Err: o.Err, Usage: o.Usage,
-	}})
+	}}
+	if len(o.Opaque) > 0 {
+		h, err := g.members[0].decodeHandle(o.Opaque)
+		if err != nil {
+			g.e.log.Error("the handle of another rank cannot be read", "rank", p.Rank, "error", err)
+		}
+		out.Handle = h
+	}
+	s.stream.push(out)
 }

@@ -46,7 +46,7 @@ func awaitReady(t *testing.T, p *process, ready <-chan string) {
 }
 
 // startGroup starts the two ranks of an instance as a process each, rank 1 first.
-func startGroup(t *testing.T, yaml string) (leader, other *process) {
+func startGroup(t *testing.T, role, yaml string) (leader, other *process) {
 	t.Helper()
 	needModel(t)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -57,7 +57,7 @@ func startGroup(t *testing.T, yaml string) (leader, other *process) {
 	ln.Close()
 	file := writeFile(t, "ranks.yaml", yaml)
 	one := func(rank string) (*process, chan string) {
-		return launch(t, "rank "+rank, engineBin, "serve", modelName, "--port", "0", "-c", file, "--threads", "1", "--rank-group", addr, "--ranks", rank)
+		return launch(t, "rank "+rank, engineBin, "serve", modelName, "--role", role, "--port", "0", "-c", file, "--threads", "1", "--rank-group", addr, "--ranks", rank)
 	}
 	other, otherReady := one("1")
 	leader, leaderReady := one("0")
@@ -245,7 +245,7 @@ func TestRanksOverProcesses(t *testing.T) {
 		"tensor parallel": "tensor_parallel_size: 2\nmax_num_tokens: 512\nmax_seq_len: 1024\nkv_cache_config: {max_tokens: 4096}\n",
 	} {
 		t.Run(name, func(t *testing.T) {
-			leader, other := startGroup(t, yaml)
+			leader, other := startGroup(t, "mixed", yaml)
 			var on []string
 			for i, r := range answers(leader.url) {
 				if !same(r, want[i]) {
@@ -273,9 +273,46 @@ func TestRanksOverProcesses(t *testing.T) {
 	}
 }
 
+// TestHandOverBetweenRankProcesses splits chats over ctx and gen instances whose ranks are processes: each gen rank fetches
+// from each ctx rank, and computes nothing anew.
+func TestHandOverBetweenRankProcesses(t *testing.T) {
+	ctx0, ctx1 := startGroup(t, "ctx", ranksYAML)
+	gen0, gen1 := startGroup(t, "gen", ranksYAML)
+	f := startFrontend(t, []*process{ctx0}, []*process{gen0}, "")
+	ctx, cancel := context.WithTimeout(t.Context(), answerLimit)
+	defer cancel()
+	pairs := map[string]bool{}
+	for i := range 8 { // ctx homes alternate; gen homes are the same for two in turn
+		k := &talk{id: fmt.Sprintf("chat-%d", i)}
+		for _, text := range []string{prose(uint64(i), 60), "Go on.", "And then?"} {
+			if err := k.say(ctx, f.url, text); err != nil {
+				t.Fatal(err)
+			}
+		}
+		k.checkHome(t)
+		pairs[k.turns[0].ctx+k.turns[0].gen] = true
+		if i%2 == 1 {
+			// One whole request shifts the turn of the gen ranks against that of the ctx ranks.
+			s := sampleOf("", textPath, prose(uint64(50+i), 20))
+			if _, err := ask(ctx, gen0.url, textPath, s.body); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if len(pairs) != 4 {
+		t.Errorf("hand-overs went between %v only", pairs)
+	}
+	waitClean(t, settleLimit, ctx0, gen0)
+	for _, p := range []*process{ctx0, ctx1, gen0, gen1} {
+		if n := metric(get(t, p.url+"/metrics"), "tandem_recompute_fallback_total"); n != "0" {
+			t.Errorf("%s computed %q prompts anew", p.name, n)
+		}
+	}
+}
+
 // TestRankProcessDies kills the process of a rank under a stream: its client and the other process learn of it at once.
 func TestRankProcessDies(t *testing.T) {
-	leader, other := startGroup(t, ranksYAML)
+	leader, other := startGroup(t, "mixed", ranksYAML)
 	ctx, cancel := context.WithTimeout(t.Context(), answerLimit)
 	defer cancel()
 	begun := make(chan struct{})

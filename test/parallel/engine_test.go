@@ -15,6 +15,7 @@ import (
 	"tandem/engine/hub"
 	"tandem/engine/request"
 	"tandem/engine/runner"
+	"tandem/engine/transfer/wire"
 	"tandem/test/tinymodel"
 )
 
@@ -27,6 +28,7 @@ type division struct {
 	splitMLP    bool
 	processes   int
 	adp         func(*adprouter.Settings)
+	role        executor.Role // empty = mixed, without hand-overs
 }
 
 func divisions() []division {
@@ -34,14 +36,14 @@ func divisions() []division {
 	talk := func(s *adprouter.Settings) { s.Conversations = true }
 	balance := func(s *adprouter.Settings) { s.EnableBalance, s.BatchingWaitIters, s.TimeoutIters = true, 2, 3 }
 	return []division{
-		{"TP 2", 2, false, false, 1, nil},
-		{"TP 4", 4, false, false, 1, nil},
-		{"TP 2 in two processes", 2, false, false, 2, nil},
-		{"ADP 2", 2, true, false, 1, talk},
-		{"ADP 2, KV-cache-aware", 2, true, false, 1, kv},
-		{"ADP 4, balanced", 4, true, false, 1, balance},
-		{"ADP 4, split MLPs", 4, true, true, 1, talk},
-		{"ADP 4 in two processes", 4, true, true, 2, talk},
+		{name: "TP 2", ranks: 2},
+		{name: "TP 4", ranks: 4},
+		{name: "TP 2 in two processes", ranks: 2, processes: 2},
+		{name: "ADP 2", ranks: 2, attentionDP: true, adp: talk},
+		{name: "ADP 2, KV-cache-aware", ranks: 2, attentionDP: true, adp: kv},
+		{name: "ADP 4, balanced", ranks: 4, attentionDP: true, adp: balance},
+		{name: "ADP 4, split MLPs", ranks: 4, attentionDP: true, splitMLP: true, adp: talk},
+		{name: "ADP 4 in two processes", ranks: 4, attentionDP: true, splitMLP: true, processes: 2, adp: talk},
 	}
 }
 
@@ -49,6 +51,7 @@ func divisions() []division {
 // that takes requests.
 func (d division) start(t *testing.T, path string) *runner.Engine {
 	t.Helper()
+	d.processes = max(d.processes, 1)
 	addr := ""
 	if d.processes > 1 {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -64,12 +67,15 @@ func (d division) start(t *testing.T, path string) *runner.Engine {
 		core := executor.DefaultConfig()
 		core.MaxBatch, core.MaxNumTokens, core.MaxSeqLen = 8, 64, 256
 		o := runner.LoadOptions{
-			Path: path, Core: core, Threads: 1, Incarnation: fmt.Sprint(path, p), PoolTokens: 1024, HangTimeout: 3 * time.Minute,
+			Path: path, Core: core, Threads: 1, Incarnation: fmt.Sprint(d.role, p), PoolTokens: 1024, HangTimeout: 3 * time.Minute,
 			Idle:       time.Minute, // so that a wake that is lost shows
 			TokensOnly: true, Ranks: d.ranks, AttentionDP: d.attentionDP, SplitMLP: d.splitMLP, ADP: adprouter.DefaultSettings(),
 		}
 		if d.adp != nil {
 			d.adp(&o.ADP)
+		}
+		if d.role != "" {
+			o.Core.Role, o.Core.LocalRecompute, o.Wire = d.role, false, &wire.Config{}
 		}
 		if d.processes > 1 {
 			per := d.ranks / d.processes
@@ -114,8 +120,24 @@ func answers(t *testing.T, e *runner.Engine, vocab, n, tokens int) [][]request.T
 	t.Helper()
 	out := make([][]request.Token, n)
 	var wg sync.WaitGroup
+	for i, r := range requests(vocab, n, tokens) {
+		r.ID = e.NewID()
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			var err error
+			if out[i], err = answer(t.Context(), e, r); err != nil {
+				t.Errorf("request %d: %v", i, err)
+			}
+		}()
+	}
+	wg.Wait()
+	return out
+}
+
+func requests(vocab, n, tokens int) (out []*request.Request) {
 	for i := range n {
-		r := &request.Request{ID: e.NewID(), MaxTokens: tokens, Sampling: request.DefaultSampling(), DPRank: -1}
+		r := &request.Request{MaxTokens: tokens, Sampling: request.DefaultSampling(), DPRank: -1}
 		for j := range 3 + 17*(i%5) {
 			r.Prompt = append(r.Prompt, int32((j*j*7+i%3*31+j)%vocab))
 		}
@@ -126,24 +148,15 @@ func answers(t *testing.T, e *runner.Engine, vocab, n, tokens int) [][]request.T
 		} else {
 			r.Sampling.Seeded, r.Sampling.Seed, r.Sampling.TopK = true, uint64(i), 20
 		}
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			var err error
-			out[i], err = answer(t.Context(), e, r)
-			if err != nil {
-				t.Errorf("request %d: %v", i, err)
-			}
-		}()
+		out = append(out, r)
 	}
-	wg.Wait()
 	return out
 }
 
 func compare(t *testing.T, path string, vocab, n, tokens int, all []division) {
 	var want [][]request.Token
 	t.Run("alone", func(t *testing.T) {
-		want = answers(t, division{ranks: 1, processes: 1}.start(t, path), vocab, n, tokens)
+		want = answers(t, division{ranks: 1}.start(t, path), vocab, n, tokens)
 	})
 	for _, d := range all {
 		t.Run(d.name, func(t *testing.T) {
@@ -171,6 +184,67 @@ func TestEnginesGiveTheSameTokens(t *testing.T) {
 	}
 }
 
+// A request that ctx prefills and gen goes on with says the same as one engine
+// alone, whatever the ranks of either side are.
+func TestHandOversBetweenDivisions(t *testing.T) {
+	m, err := tinymodel.Get("qwen3moe-mixed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, tp2, tp4 := division{ranks: 1}, division{ranks: 2}, division{ranks: 4}
+	adp2 := division{ranks: 2, attentionDP: true, adp: func(s *adprouter.Settings) { s.Conversations = true }}
+	spread := adp2
+	spread.processes = 2
+	want := answers(t, one.start(t, m.Path), m.Vocab, 12, 8)
+	for _, c := range []struct {
+		name     string
+		ctx, gen division
+	}{
+		{"TP 2 to one rank", tp2, one},
+		{"one rank to TP 2", one, tp2},
+		{"TP 4 to TP 2", tp4, tp2},
+		{"ADP 2 to ADP 2", adp2, adp2},
+		{"ADP 2 to TP 4", adp2, tp4},
+		{"TP 2 to ADP 2", tp2, adp2},
+		{"ADP over processes to ADP over processes", spread, spread},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.ctx.role, c.gen.role = executor.Ctx, executor.Gen
+			ctx, gen := c.ctx.start(t, m.Path), c.gen.start(t, m.Path)
+			for i, r := range requests(m.Vocab, 12, 8) {
+				got, err := handOver(t.Context(), ctx, gen, r, int64(i+1))
+				if err != nil {
+					t.Fatalf("request %d: %v", i, err)
+				}
+				if !reflect.DeepEqual(got, want[i]) {
+					t.Fatalf("request %d: %+v\n\talone %+v", i, got, want[i])
+				}
+			}
+		})
+	}
+}
+
+func handOver(ctx context.Context, from, to *runner.Engine, r *request.Request, id int64) ([]request.Token, error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	first := *r
+	first.ID, first.Kind, first.TransferID = from.NewID(), request.ContextOnly, id
+	s, err := from.Submit(ctx, &first, nil)
+	if err != nil {
+		return nil, fmt.Errorf("ctx: %w", err)
+	}
+	o, err := s.Next(ctx)
+	if err != nil || o.Err != nil || o.Finish != request.FinishNotFinished {
+		return nil, fmt.Errorf("ctx: %v %v %q", err, o.Err, o.Finish)
+	}
+	rest := *r
+	rest.ID, rest.Kind, rest.TransferID, rest.FirstTokens = to.NewID(), request.GenerationOnly, id, o.Tokens
+	if s, err = to.Submit(ctx, &rest, o.Opaque); err != nil {
+		return nil, fmt.Errorf("gen: %w", err)
+	}
+	return read(ctx, s)
+}
+
 func TestDefaultModelEngines(t *testing.T) {
 	path, err := hub.Locate(hub.DefaultModel)
 	if errors.Is(err, hub.ErrNotPulled) {
@@ -194,9 +268,9 @@ func TestMovedConversationsGiveTheSameTokens(t *testing.T) {
 	}
 	var want [][]request.Token
 	for _, d := range []division{
-		{name: "alone", ranks: 1, processes: 1},
-		{"in one process", 2, true, false, 1, eager},
-		{"between processes", 2, true, false, 2, eager},
+		{name: "alone", ranks: 1},
+		{name: "in one process", ranks: 2, attentionDP: true, adp: eager},
+		{name: "between processes", ranks: 2, attentionDP: true, processes: 2, adp: eager},
 	} {
 		t.Run(d.name, func(t *testing.T) {
 			e := d.start(t, m.Path)
@@ -266,6 +340,10 @@ func answer(ctx context.Context, e *runner.Engine, r *request.Request) (out []re
 	if err != nil {
 		return nil, err
 	}
+	return read(ctx, s)
+}
+
+func read(ctx context.Context, s *runner.Stream) (out []request.Token, err error) {
 	for {
 		o, err := s.Next(ctx)
 		if err != nil {

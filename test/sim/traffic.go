@@ -15,13 +15,6 @@ import (
 	"tandem/engine/transfer"
 )
 
-// What package lockstep does not bear yet, and traffic spares it.
-const (
-	voidsSteps    = false // the ranks rest after a voided batch until something else comes
-	drainsLoaded  = false // requests that are placed while the queue runs empty are refused
-	cancelsMoving = false // a cancel that comes together with the old home's offer is lost
-)
-
 // Traffic drives an Instance with random clients: conversations, requests for a
 // rank, hand-overs, cancels, aborts, deadlines, and steps that fail.
 type Traffic struct {
@@ -83,7 +76,7 @@ func (tr *Traffic) faults(in *Instance, often float64) {
 		}
 		return nil
 	}
-	in.VoidStep = func(rank int) bool { return voidsSteps && strike(rank, often) }
+	in.VoidStep = func(rank int) bool { return strike(rank, often) }
 	in.BadToken = func(int) bool { return tr.rng.Float64() < often/4 }
 }
 
@@ -143,7 +136,7 @@ func (tr *Traffic) Run(iterations int) error {
 			return err
 		}
 	}
-	if !drainsLoaded || tr.rng.IntN(2) == 0 { // else it drains under load
+	if tr.rng.IntN(2) == 0 { // else it drains under load
 		if err := in.Settle(20000); err != nil {
 			return err
 		}
@@ -175,11 +168,11 @@ func (tr *Traffic) clients() {
 		if t.Req.TransferID != 0 && tr.rng.IntN(2) == 0 {
 			tr.In.Abort(transfer.ID(t.Req.TransferID))
 		} else {
-			tr.cancel(t.Req)
+			tr.In.Cancel(t.Req.ID)
 		}
 	}
 	if t := &tr.talks[tr.rng.IntN(len(tr.talks))]; t.turn != nil && tr.rng.IntN(4) == 0 && tr.moving(t.turn.Req) {
-		tr.cancel(t.turn.Req)
+		tr.In.Cancel(t.turn.Req.ID)
 	}
 	if tr.rng.IntN(200) == 0 {
 		tr.In.Abort(transfer.ID(1 << 40)) // of nobody
@@ -189,12 +182,6 @@ func (tr *Traffic) clients() {
 func (tr *Traffic) moving(r *request.Request) bool {
 	_, moving := tr.In.Ranks[0].Lock.Router().Moving(adprouter.Key(r))
 	return moving
-}
-
-func (tr *Traffic) cancel(r *request.Request) {
-	if cancelsMoving || !tr.moving(r) {
-		tr.In.Cancel(r.ID)
-	}
 }
 
 // send makes one request.
