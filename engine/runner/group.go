@@ -217,6 +217,9 @@ func (m *member) run(ctx context.Context) (err error) {
 		}
 	}()
 	for {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		stop, err := m.iterate(ctx)
 		switch {
 		case err != nil:
