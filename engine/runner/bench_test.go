@@ -62,10 +62,12 @@ func BenchmarkGroupIteration(b *testing.B) {
 				}
 				streams = append(streams, s)
 			}
-			for _, s := range streams {
-				for {
-					if o, err := s.Next(b.Context()); err != nil || o.Finish != request.Running {
+			for _, s := range streams { // nobody reads meanwhile
+				for s.ready = nil; ; {
+					if o, ok := s.pop(); ok && o.Finish != request.Running {
 						break
+					} else if !ok {
+						time.Sleep(10 * time.Millisecond)
 					}
 				}
 			}

@@ -94,7 +94,10 @@ func (s *Stream) pop() (Output, bool) {
 		return Output{}, false
 	}
 	o := s.pending[0]
-	s.pending = slices.Delete(s.pending, 0, 1)
+	s.pending[0] = Output{}
+	if s.pending = s.pending[1:]; len(s.pending) == 0 {
+		s.pending = nil
+	}
 	if o.Finish != request.Running {
 		s.ended = true
 	}
