@@ -1,6 +1,7 @@
 package parallel
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,8 @@ type division struct {
 	processes   int
 	adp         func(*adprouter.Settings)
 	role        executor.Role // empty = mixed, without hand-overs
+	threads     int           // of all ranks of a process, 0 = 1
+	batch       int           // max_num_tokens, 0 = 64
 }
 
 func divisions() []division {
@@ -49,7 +52,7 @@ func divisions() []division {
 
 // start runs an engine, or the engines of all its processes, and returns the one
 // that takes requests.
-func (d division) start(t *testing.T, path string) *runner.Engine {
+func (d division) start(t testing.TB, path string) *runner.Engine {
 	t.Helper()
 	d.processes = max(d.processes, 1)
 	addr := ""
@@ -65,9 +68,9 @@ func (d division) start(t *testing.T, path string) *runner.Engine {
 	var wg sync.WaitGroup
 	for p := range d.processes {
 		core := executor.DefaultConfig()
-		core.MaxBatch, core.MaxNumTokens, core.MaxSeqLen = 8, 64, 256
+		core.MaxBatch, core.MaxNumTokens, core.MaxSeqLen = 8, cmp.Or(d.batch, 64), 256
 		o := runner.LoadOptions{
-			Path: path, Core: core, Threads: 1, Incarnation: fmt.Sprint(d.role, p), PoolTokens: 1024, HangTimeout: 3 * time.Minute,
+			Path: path, Core: core, Threads: cmp.Or(d.threads, 1), Incarnation: fmt.Sprint(d.role, p), PoolTokens: 2048, HangTimeout: 3 * time.Minute,
 			Idle:       time.Minute, // so that a wake that is lost shows
 			TokensOnly: true, Ranks: d.ranks, AttentionDP: d.attentionDP, SplitMLP: d.splitMLP, ADP: adprouter.DefaultSettings(),
 		}
