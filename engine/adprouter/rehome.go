@@ -113,7 +113,8 @@ func (r *Router) follow(batch []Item, i int, bound *binding, home bool) bool {
 func (r *Router) placeMoved(batch []Item, i int, bound *binding, compute int64) {
 	it := &batch[i]
 	r.place(batch, i, bound.to, Moved)
-	r.res.Placed[len(r.res.Placed)-1].From = bound.rank
+	p := &r.res.Placed[len(r.res.Placed)-1]
+	p.From, p.Work = bound.rank, int(compute)
 	r.addWork(it, bound.to, compute)
 	r.bind.arrive(bound, it.Tokens, r.mark(bound.to))
 }

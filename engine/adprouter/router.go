@@ -13,6 +13,7 @@ type Placed struct {
 	Rank   int
 	Reason Reason
 	From   int // Moved: the rank with the conversation's blocks, else -1
+	Work   int // Moved: prompt tokens to compute once the blocks are there, as far as is known
 }
 
 // Result is the answer of Route. It belongs to the router and is valid until

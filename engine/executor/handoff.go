@@ -111,7 +111,22 @@ func (c *Core) Done(now time.Duration, m transfer.Done) {
 		c.stats.StalePulls++
 		return
 	}
+	table, moved := s.Table, s.lent
 	c.endLease(s)
+	if moved {
+		c.demote(table)
+	}
+}
+
+// demote lets blocks go first that live on another rank now: two copies of every
+// conversation that moved would fill the pools. What other prefixes build on
+// keeps its priority.
+func (c *Core) demote(table []int32) {
+	for _, id := range slices.Backward(table) {
+		if c.kv.Unreferenced(id) && c.kv.Indexed(id) {
+			c.kv.SetPriority(id, 0)
+		}
+	}
 }
 
 // Detach notes that a puller is gone. After a CANCEL the lease ends; after a

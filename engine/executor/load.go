@@ -31,7 +31,7 @@ func (c *Core) Load() Load {
 		p := s.prompt
 		l.Active++
 		l.PromptTokens += p
-		l.UncachedTokens += p - min(s.cached, p)
+		l.UncachedTokens += p - min(max(s.cached, c.expected(s)), p)
 		l.QueuedPrefill += p - min(c.provided(s), p)
 	}
 	if c.flight {
@@ -47,7 +47,27 @@ func (c *Core) provided(s *sequence) int {
 	if s.State == request.GenInit || s.State == request.GenRecv {
 		return s.Offered
 	}
-	return s.Computed
+	return max(s.Computed, c.expected(s))
+}
+
+// expected returns how many prompt tokens of a request that waits for its first
+// blocks will be found: the whole prompt counted as work would make a rank look
+// many times busier than it is.
+func (c *Core) expected(s *sequence) int {
+	if s.admitted || s.State != request.Waiting {
+		return 0
+	}
+	return s.likely
+}
+
+// likely looks a new request up in the index. Its hashes are needed later anyway.
+func (c *Core) likely(s *sequence) int {
+	if !c.cfg.BlockReuse {
+		return 0
+	}
+	b := c.cfg.BlockTokens
+	c.match = c.kv.Match(c.match[:0], s.chain((s.Known-1)/b, b), false)
+	return len(c.match) * b
 }
 
 // Cached returns how many tokens of a prompt, without its last one, full blocks

@@ -249,11 +249,15 @@ func (r *rank) checkLoad(b *Batch) {
 		if s == nil {
 			continue
 		}
-		p := len(s.req.Prompt)
+		p, cached := len(s.req.Prompt), s.cached
 		switch s.State {
 		case request.Waiting, request.Paused:
 			want.Waiting++
 			want.QueuedPrefill += p
+			if s.State == request.Waiting && !s.admitted { // what arrival found; see TestLoadExpectsReuse
+				want.QueuedPrefill -= s.likely
+				cached = s.likely
+			}
 		case request.GenInit:
 			want.Waiting++
 			want.QueuedPrefill += p - s.Offered
@@ -270,7 +274,7 @@ func (r *rank) checkLoad(b *Batch) {
 		}
 		want.Active++
 		want.PromptTokens += p
-		want.UncachedTokens += max(p-s.cached, 0)
+		want.UncachedTokens += max(p-cached, 0)
 	}
 	if b != nil {
 		for _, row := range b.Rows {

@@ -32,6 +32,7 @@ type sequence struct {
 	private   bool             // rests on unconfirmed K and V: nothing more is committed
 	max       int              // output tokens allowed, clamped to the context length
 	emitted   int              // output tokens that counted and were shown
+	likely    int              // prompt tokens that the index had at arrival; counts until it is admitted
 	admitted  bool             // its first admission was counted
 	fresh     bool             // admitted in the step that runs
 	from      request.State    // with fresh: state before the admission

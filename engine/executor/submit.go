@@ -36,6 +36,7 @@ func (c *Core) Submit(now time.Duration, r *request.Request, h *transfer.Handle)
 		return
 	}
 	if s.State == request.New && c.enter(s, request.Waiting) {
+		s.likely = c.likely(s)
 		c.sch.Enqueue(&s.Seq)
 	}
 }

@@ -38,23 +38,24 @@ type Rank struct {
 	probing  bool // this iteration's payloads carry prefix matches
 
 	// This rank's own.
-	mine   map[request.ID]string      // placed here and not retired: conversation key
-	moving map[request.ID]*Taken      // placed here, their blocks are asked for
-	lent   map[request.ID]transfer.ID // moved away from here
-	out    Delivery                   // for the next gather
-	sent   Delivery                   // for the gather of this iteration
-	clock  queueClock                 // rank 0
-	taken  []Taken                    // result of Route
-	fates  Fates
-	rows   []adprouter.Row       // scratch
-	states []adprouter.RankState // scratch
-	lists  [][]adprouter.Match   // scratch
-	plan   adprouter.Plan
-	step   Step
-	load   executor.Load
-	stirs  bool // something was delivered or placed in this iteration
-	done   bool // the last row said that nothing is left
-	stats  Stats
+	mine       map[request.ID]string      // placed here and not retired: conversation key
+	moving     map[request.ID]*Taken      // placed here, their blocks are asked for
+	movingWork int                        // prompt tokens that these will compute
+	lent       map[request.ID]transfer.ID // moved away from here
+	out        Delivery                   // for the next gather
+	sent       Delivery                   // for the gather of this iteration
+	clock      queueClock                 // rank 0
+	taken      []Taken                    // result of Route
+	fates      Fates
+	rows       []adprouter.Row       // scratch
+	states     []adprouter.RankState // scratch
+	lists      [][]adprouter.Match   // scratch
+	plan       adprouter.Plan
+	step       Step
+	load       executor.Load
+	stirs      bool // something was delivered or placed in this iteration
+	done       bool // the last row said that nothing is left
+	stats      Stats
 }
 
 // Stats counts what the rank took part in.

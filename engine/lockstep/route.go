@@ -100,8 +100,8 @@ func (l *Rank) remove(now time.Duration, r Removal) {
 		return // it was placed before its time was over
 	}
 	l.endLoan(now, r.ID, false)
-	if _, ok := l.moving[r.ID]; ok {
-		delete(l.moving, r.ID)
+	if t, ok := l.moving[r.ID]; ok {
+		l.arrive(t)
 		l.forget(r.ID)
 		l.fates.Ended = append(l.fates.Ended, r)
 	} else if i := slices.IndexFunc(l.taken, func(t Taken) bool { return t.Item.ID == r.ID }); i >= 0 {
@@ -135,6 +135,7 @@ func (l *Rank) place(now time.Duration, p adprouter.Placed) {
 	}
 	if moved {
 		l.moving[p.ID] = &t // until the old home says what it has
+		l.movingWork += p.Work
 		return
 	}
 	l.taken = append(l.taken, t)
@@ -162,6 +163,12 @@ func (l *Rank) lend(now time.Duration, id request.ID, a *Arrival) {
 	l.out.Lent = append(l.out.Lent, lent)
 }
 
+// arrive ends the wait of a request for its old home's word.
+func (l *Rank) arrive(t *Taken) {
+	delete(l.moving, t.Item.ID)
+	l.movingWork -= t.Placed.Work
+}
+
 // endLoan ends what this rank lent for a request, unless the borrower has.
 func (l *Rank) endLoan(now time.Duration, id request.ID, pulled bool) {
 	loan, ok := l.lent[id]
@@ -180,7 +187,7 @@ func (l *Rank) borrow(lent *Lent) {
 	if !ok {
 		return
 	}
-	delete(l.moving, lent.ID)
+	l.arrive(t)
 	t.Lent = lent.Handle
 	if lent.Handle == nil {
 		if key := l.mine[lent.ID]; key != "" { // nothing to copy: the new home is as good

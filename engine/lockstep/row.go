@@ -59,7 +59,7 @@ func (l *Rank) rowOf(load executor.Load) Row {
 	r.CtxRequests, r.GenRequests = uint16(load.CtxRequests), uint16(load.GenRequests)
 	r.Active = uint32(load.Active + len(l.moving))
 	r.Retiring = uint32(load.Retiring)
-	r.QueuedPrefill = uint64(load.QueuedPrefill)
+	r.QueuedPrefill = uint64(load.QueuedPrefill + l.movingWork)
 	r.ActiveTokens = uint64(load.PromptTokens)
 	if l.router.Config().Kind == adprouter.KVCacheAware {
 		r.ActiveTokens = uint64(load.UncachedTokens)
