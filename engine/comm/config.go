@@ -99,6 +99,16 @@ func (c *Config) setDefaults() {
 	}
 }
 
+// patience is how long an unanswered ping may take. A process that stands still
+// is judged by Timeout, not by its silence; one that died is noticed by its
+// connection.
+func (c *Config) patience() time.Duration {
+	if c.Timeout <= 0 {
+		return 24 * time.Hour
+	}
+	return c.Timeout + 10*time.Second
+}
+
 // checkSpan reports ranks that cannot be hosted together.
 func (c *Config) checkSpan(s Span) error {
 	if s.First < 0 || s.Last < s.First || s.Last >= c.Size {

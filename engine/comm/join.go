@@ -83,7 +83,7 @@ func open(wait context.Context, addr string, cfg Config) (*leaf, error) {
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(cfg.Dial),
 		grpc.WithIdleTimeout(0),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: cfg.patience()}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(cfg.messageLimit()), grpc.MaxCallSendMsgSize(cfg.messageLimit())))
 	if err != nil {
 		return nil, err

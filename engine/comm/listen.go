@@ -69,7 +69,7 @@ func Listen(addr string, ranks Span, cfg Config) (*Listener, error) {
 	l.hub.up = l.root
 	l.srv = grpc.NewServer(grpc.WaitForHandlers(true), grpc.ConnectionTimeout(3*time.Second),
 		grpc.MaxRecvMsgSize(cfg.messageLimit()), grpc.MaxSendMsgSize(cfg.messageLimit()),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: cfg.patience()}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second}))
 	commpb.RegisterLockstepServer(l.srv, l)
 	if ranks.Len() == cfg.Size {

@@ -12,7 +12,7 @@ import (
 type queueClock struct {
 	due   time.Duration // of the earliest timed
 	timed []timed
-	live  map[request.ID]struct{} // entered, and not yet placed or ended
+	live  map[request.ID]time.Duration // when it entered; until it is placed or ended
 }
 
 // timed is something that is due while a request waits.
@@ -31,7 +31,7 @@ const leastKeepAlive = 50 * time.Millisecond
 func (l *Rank) Enter(now time.Duration, a *Arrival) {
 	l.out.New = append(l.out.New, a)
 	id := a.Item.ID
-	l.clock.live[id] = struct{}{}
+	l.clock.live[id] = now
 	if d := l.cfg.QueueTimeout; d > 0 {
 		l.watch(timed{id: id, at: now + d, code: request.QueueTimeout})
 	}

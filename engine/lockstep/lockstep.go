@@ -65,6 +65,10 @@ type Stats struct {
 	Held   uint64 // iterations in which prefill was held back
 	Placed map[string]uint64
 	Queued int // requests in the replicated queue
+	Moves  adprouter.MoveCounts
+	// Strict is how long the oldest request has waited that names a rank which is
+	// full, 0 without any. Rank 0 knows.
+	Strict time.Duration
 }
 
 const never = time.Duration(1<<63 - 1)
@@ -85,7 +89,7 @@ func New(cfg Config, core *executor.Core) (*Rank, error) {
 		moving: map[request.ID]*Taken{}, lent: map[request.ID]transfer.ID{},
 		lists: make([][]adprouter.Match, cfg.Router.Ranks),
 	}
-	l.clock.due, l.clock.live = never, map[request.ID]struct{}{}
+	l.clock.due, l.clock.live = never, map[request.ID]time.Duration{}
 	l.pad = adprouter.PadOptions{Mixed: core.Config().Role == executor.Mixed, Balance: cfg.Balance}
 	l.step.RankRows = make([]int, cfg.Router.Ranks)
 	l.stats.Placed = map[string]uint64{}
@@ -99,8 +103,11 @@ func (l *Rank) Core() *executor.Core { return l.core }
 func (l *Rank) Router() *adprouter.Router { return l.router }
 
 // Stats returns the counters; Placed is shared, for the rank's goroutine only.
-func (l *Rank) Stats() Stats {
-	l.stats.Queued = l.queue.Len()
+func (l *Rank) Stats(now time.Duration) Stats {
+	l.stats.Queued, l.stats.Moves, l.stats.Strict = l.queue.Len(), l.router.Moves(), 0
+	if since, ok := l.clock.live[l.queue.Aside().Oldest]; ok {
+		l.stats.Strict = now - since
+	}
 	return l.stats
 }
 

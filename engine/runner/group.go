@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"runtime/debug"
 	"sync"
@@ -135,7 +136,7 @@ func (e *Engine) Connect(ctx context.Context) error {
 		return n
 	}
 	c.OnPost = g.posted
-	group, err := connect(ctx, g.cfg.Addr, g.cfg.Ranks, c)
+	group, err := connect(ctx, g.cfg.Addr, g.cfg.Ranks, c, e.log)
 	if err != nil {
 		return err
 	}
@@ -146,11 +147,36 @@ func (e *Engine) Connect(ctx context.Context) error {
 	return nil
 }
 
-func connect(ctx context.Context, addr string, ranks comm.Span, c comm.Config) (*comm.Group, error) {
-	switch {
-	case addr == "":
+// joinTime is how long ranks of other processes may take to load and come, and
+// joinWord how often their absence is mentioned.
+const (
+	joinTime = 10 * time.Minute
+	joinWord = 10 * time.Second
+)
+
+// connect makes the group, waiting for ranks of other processes.
+func connect(ctx context.Context, addr string, ranks comm.Span, c comm.Config, log *slog.Logger) (*comm.Group, error) {
+	if addr == "" {
 		return comm.NewLocal(c)
-	case ranks.First > 0:
+	}
+	if c.JoinTimeout == 0 {
+		c.JoinTimeout = joinTime
+	}
+	done := make(chan struct{})
+	defer close(done)
+	go func() {
+		tick := time.NewTicker(joinWord)
+		defer tick.Stop()
+		for start := time.Now(); ; {
+			select {
+			case <-tick.C:
+				log.Info("waiting for the ranks of other processes", "ours", ranks.String(), "of", c.Size, "rank_group", addr, "waited", time.Since(start).Round(time.Second), "limit", c.JoinTimeout)
+			case <-done:
+				return
+			}
+		}
+	}()
+	if ranks.First > 0 {
 		return comm.Join(ctx, addr, ranks, c)
 	}
 	l, err := comm.Listen(addr, ranks, c)

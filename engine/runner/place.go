@@ -223,13 +223,13 @@ const reportEvery = 200 * time.Millisecond
 // the instance is at rest.
 func (m *member) report(ran bool) {
 	now := m.g.e.Now()
-	ls, load := m.lock.Stats(), m.core.Load()
+	ls, load := m.lock.Stats(now), m.core.Load()
 	st := RankStats{
 		Stats: m.core.Stats(), Steps: ls.Steps, Padded: ls.Padded, Held: ls.Held, Placed: ls.Placed,
 		Active: load.Active, QueuedWork: uint64(load.QueuedPrefill),
 	}
 	if m.id == 0 {
-		m.g.e.status.setQueued(ls.Queued)
+		m.g.e.status.setQueue(ls)
 	}
 	m.g.e.status.set(m.id, st, now)
 	if !m.g.leads() && now-m.posted >= reportEvery || !m.g.leads() && !ran {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"tandem/engine/executor"
+	"tandem/engine/lockstep"
 	"tandem/engine/request"
 )
 
@@ -32,6 +33,11 @@ type Stats struct {
 	// with one rank. Queued requests wait for a place on any of them.
 	Ranks  []RankStats
 	Queued int
+	// Strict is how long the oldest request has waited whose rank is full.
+	Strict time.Duration
+	// Moves are conversations that changed their rank: decided, and those of them
+	// that ended, with their blocks or without.
+	Moves, Moved, MovesFailed uint64
 }
 
 // RankStats is a snapshot of one attention-DP rank.
@@ -48,12 +54,12 @@ type RankStats struct {
 // status is the part of the engine that others may read at any time. Its lock
 // is held for copies only, never while the engine works.
 type status struct {
-	mu     sync.Mutex
-	ranks  []rankStatus
-	queued int
-	ids    map[request.ID]struct{}
-	drain  bool
-	dead   bool
+	mu    sync.Mutex
+	ranks []rankStatus
+	queue lockstep.Stats // of rank 0
+	ids   map[request.ID]struct{}
+	drain bool
+	dead  bool
 
 	// The devices' progress when it was last seen to move.
 	progress uint64
@@ -87,10 +93,11 @@ func (s *status) set(rank int, st RankStats, now time.Duration) {
 	}
 }
 
-func (s *status) setQueued(n int) {
+func (s *status) setQueue(l lockstep.Stats) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.queued = n
+	s.queue = l
+	s.queue.Placed = nil // the rank's own
 }
 
 func (s *status) add(id request.ID) {
@@ -145,7 +152,9 @@ func (e *Engine) Stats(stall time.Duration) Stats {
 	if progress != s.progress {
 		s.progress, s.moved = progress, now
 	}
-	out := Stats{Alive: len(s.ids), Queued: s.queued}
+	out := Stats{Alive: len(s.ids), Queued: s.queue.Queued, Strict: s.queue.Strict}
+	moves := &s.queue.Moves
+	out.Moves, out.Moved, out.MovesFailed = moves.Started, moves.Committed, moves.Failed+moves.Expired+moves.Forgotten
 	last := now
 	for i := range s.ranks {
 		r := &s.ranks[i]
@@ -157,7 +166,7 @@ func (e *Engine) Stats(stall time.Duration) Stats {
 			out.Ranks = append(out.Ranks, one)
 		}
 	}
-	out.Waiting += s.queued
+	out.Waiting += s.queue.Queued
 	out.LastStepAge = now - last
 	switch {
 	case s.dead:

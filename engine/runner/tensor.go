@@ -262,7 +262,7 @@ func (l *Loaded) tensorParallel(ctx context.Context, o *LoadOptions, cfg Config,
 		}
 		return n
 	}
-	group, err := connect(ctx, o.addr(), ranks, c)
+	group, err := connect(ctx, o.addr(), ranks, c, o.Logger)
 	if err != nil {
 		return err
 	}

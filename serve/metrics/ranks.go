@@ -25,6 +25,8 @@ var (
 	descRouted     = rankDesc("routed_total", "Requests by the rank they were placed on and the reason.", "reason")
 	descSkew       = prometheus.NewDesc(namespace+"_adp_skew", "Requests of the busiest rank, divided by the mean of all; 1 is even.", nil, nil)
 	descQueue      = prometheus.NewDesc(namespace+"_adp_queue_waiting", "Requests that wait for a place on any rank.", nil, nil)
+	descStrict     = prometheus.NewDesc(namespace+"_adp_strict_wait_seconds", "How long the oldest request has waited that may run on one rank only, which is full.", nil, nil)
+	descMoves      = prometheus.NewDesc(namespace+"_adp_moves_total", "Conversations that left a busy rank, by how the copy of their blocks ended; started is the sum of the others and those under way.", []string{"state"}, nil)
 	descRouter     = prometheus.NewDesc(namespace+"_adp_router_info", "The router that places requests, always 1.", []string{"router"}, nil)
 )
 
@@ -62,7 +64,7 @@ func describeRanks(ch chan<- *prometheus.Desc) {
 			last = d
 		}
 	}
-	for _, d := range []*prometheus.Desc{descRouted, descSkew, descQueue, descRouter} {
+	for _, d := range []*prometheus.Desc{descRouted, descSkew, descQueue, descStrict, descMoves, descRouter} {
 		ch <- d
 	}
 }
@@ -86,6 +88,13 @@ func collectRanks(ch chan<- prometheus.Metric, s *runner.Stats, info runner.Info
 	}
 	ch <- prometheus.MustNewConstMetric(descSkew, prometheus.GaugeValue, skew(sum, most, len(s.Ranks)))
 	ch <- prometheus.MustNewConstMetric(descQueue, prometheus.GaugeValue, float64(s.Queued))
+	ch <- prometheus.MustNewConstMetric(descStrict, prometheus.GaugeValue, s.Strict.Seconds())
+	for _, m := range []struct {
+		state string
+		n     uint64
+	}{{"started", s.Moves}, {"moved", s.Moved}, {"failed", s.MovesFailed}} {
+		ch <- prometheus.MustNewConstMetric(descMoves, prometheus.CounterValue, float64(m.n), m.state)
+	}
 	ch <- prometheus.MustNewConstMetric(descRouter, prometheus.GaugeValue, 1, info.Router)
 }
 

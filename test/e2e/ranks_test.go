@@ -352,3 +352,48 @@ func TestRankProcessDies(t *testing.T) {
 		t.Errorf("the log does not name the rank:\n%s", log)
 	}
 }
+
+// TestRankProcessStalls stops the process of a rank for 20 s under a stream: the other warns, reports itself as not ready, and goes
+// on where it was.
+func TestRankProcessStalls(t *testing.T) {
+	leader, other := startGroup(t, "mixed", ranksYAML)
+	ctx, cancel := context.WithTimeout(t.Context(), answerLimit)
+	defer cancel()
+	s := sampleOf("", chatPath, user("Count to a thousand."), "max_tokens", 600, "ignore_eos", true, "temperature", 0).streamed(true)
+	begun := make(chan struct{})
+	ended := make(chan error, 1)
+	go func() {
+		resp, err := post(ctx, leader.url+chatPath, s)
+		if err != nil {
+			ended <- err
+			return
+		}
+		defer resp.Body.Close()
+		var once sync.Once
+		ended <- streamOf(resp, func(*reply) error {
+			once.Do(func() { close(begun) })
+			return nil
+		})
+	}()
+	select {
+	case <-begun:
+	case err := <-ended:
+		t.Fatalf("the stream did not begin: %v", err)
+	}
+	other.signal(t, syscall.SIGSTOP)
+	resume := time.AfterFunc(20*time.Second, func() { _ = other.cmd.Process.Signal(syscall.SIGCONT) })
+	defer resume.Stop()
+	defer other.signal(t, syscall.SIGCONT)
+	if !eventually(19*time.Second, func() bool { return health(t, leader) == http.StatusServiceUnavailable }) {
+		t.Error("the process of rank 0 never reported a stall")
+	}
+	if log := leader.log.String(); !strings.Contains(log, "ranks keep the others waiting") || !strings.Contains(log, "missing=[1]") {
+		t.Errorf("the log does not name the rank:\n%s", log)
+	}
+	if err := <-ended; err != nil {
+		t.Errorf("the stream ended with %v", err)
+	}
+	if !eventually(settleLimit, func() bool { return health(t, leader) == http.StatusOK }) {
+		t.Error("the process of rank 0 stays stalled")
+	}
+}

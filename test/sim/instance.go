@@ -144,7 +144,7 @@ func (in *Instance) Submit(r *request.Request, h *transfer.Handle) *Track {
 		t.Finish, t.Err, t.Retired = request.FinishError, err, true
 		in.Log.Refused++
 		in.Log.failed(err.Code)
-		if n := lead.Lock.Stats().Queued + in.entering; err.Code == request.QueueFull && n < in.cfg.Step.MaxQueued {
+		if n := lead.Lock.Stats(in.Now).Queued + in.entering; err.Code == request.QueueFull && n < in.cfg.Step.MaxQueued {
 			in.fail("the queue is full with %d requests", n)
 		}
 		return t

@@ -197,7 +197,7 @@ func (in *Instance) Left() error {
 		if n := len(m.Tracks); n > 0 {
 			return fmt.Errorf("sim: rank %d: %d requests were not retired", i, n)
 		}
-		if n, moves := m.Lock.Stats().Queued, m.Lock.Router().Moves(); n > 0 || moves.Open > 0 || moves.Expired > 0 {
+		if n, moves := m.Lock.Stats(in.Now).Queued, m.Lock.Router().Moves(); n > 0 || moves.Open > 0 || moves.Expired > 0 {
 			return fmt.Errorf("sim: rank %d: %d requests wait, moves %+v", i, n, moves)
 		}
 	}
