@@ -33,7 +33,7 @@ func (in *Instance) checkRows(rows []lockstep.Row) {
 	}
 	entering := len(in.Ranks[0].out.New)
 	if sum := active + lead.Stats(in.Now).Queued + entering; sum != in.live {
-		in.fail("%d requests are active, %d wait and %d enter, but %d have no end", active, lead.Stats().Queued, entering, in.live)
+		in.fail("%d requests are active, %d wait and %d enter, but %d have no end", active, lead.Stats(in.Now).Queued, entering, in.live)
 	}
 }
 
