@@ -79,6 +79,7 @@ func (j *job) build(kind request.Kind) error {
 		Priority: q.Priority, CacheSalt: q.CacheSalt, DPRank: j.in.dpRank, DPRelax: j.in.dpRelax,
 	}
 	r.MaxTokens = min(q.MaxTokensOr(j.defaultBudget()), max(1, j.info.MaxSeqLen-len(prompt)))
+	r.ConversationID = j.in.session
 	if c := conversationOf(q); c != nil {
 		r.ConversationID = *c
 	}

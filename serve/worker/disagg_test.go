@@ -251,3 +251,24 @@ func TestTenantKey(t *testing.T) {
 		}
 	}
 }
+
+// A worker that serves clients itself keeps their conversations by the headers
+// that the frontend reads, too; an id in the body counts more, and legs have theirs
+// from the frontend.
+func TestSessionHeader(t *testing.T) {
+	const leg = `,"disaggregated_params":{"request_type":"context_only","disagg_request_id":7}`
+	e := newEngine(executor.Mixed, "A")
+	srv := serveFake(t, e, func(c *Config) { c.Trusted = true })
+	for _, tc := range []struct{ more, header, want string }{
+		{"", "me", "me"},
+		{"", "", ""},
+		{`,"conversation_params":{"conversation_id":"c"}`, "me", "c"},
+		{leg, "me", ""},
+		{"", strings.Repeat("x", 600), ""},
+	} {
+		post(t, srv.URL+"/v1/completions", `{"prompt":[1]`+tc.more+`}`, "X-Session-ID", tc.header)
+		if r := e.last(t); r.ConversationID != tc.want {
+			t.Errorf("%+v: conversation %q", tc, r.ConversationID)
+		}
+	}
+}

@@ -8,6 +8,7 @@ import (
 
 	"tandem/engine/request"
 	"tandem/engine/runner"
+	"tandem/serve/conversation"
 	"tandem/serve/openai"
 )
 
@@ -19,6 +20,7 @@ type internal struct {
 	dpRelax        bool
 	deadline       time.Duration // remaining, 0 = none
 	returnTokenIDs bool
+	session        string // conversation id of a client's header, for whole requests
 	returnRoute    bool
 }
 
@@ -28,6 +30,11 @@ func (s *Server) readInternal(h http.Header, q *openai.Request, info runner.Info
 	in := internal{
 		affinityKey: h.Get(openai.HeaderAffinityKey), tenant: h.Get(openai.HeaderTenant), dpRank: -1,
 		returnTokenIDs: h.Get(openai.HeaderReturnTokenIDs) == "1", returnRoute: h.Get(openai.HeaderReturnRoute) == "1",
+	}
+	if q.Disagg == nil { // a client of its own: a frontend puts the id into the body
+		if r, err := conversation.Resolve(conversation.Source{Header: h}); err == nil {
+			in.session = r.ID
+		}
 	}
 	if err := s.authorise(h, q); err != nil {
 		return in, err
