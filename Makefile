@@ -38,11 +38,12 @@ test-go: model clients
 
 # The packages where goroutines meet, under the race detector.
 test-race: model
-	$(GO) test -race -short ./engine/comm/... ./engine/runner/... ./engine/transfer/... ./engine/cpu/... ./serve/... ./cmd/...
+	$(GO) test -race -short ./engine/comm/... ./engine/runner/... ./engine/transfer/... ./engine/cpu/... ./serve/... ./cmd/... ./test/sim/...
+	$(GO) test -race -short -run 'Engines|Moved|HandOvers' ./test/parallel
 
 # The core with its books checked at every call of Effects.
 test-invariants:
-	$(GO) test -tags invariants ./engine/adprouter/... ./engine/runner/... ./test/sim/... ./test/handover/...
+	$(GO) test -tags invariants ./engine/adprouter/... ./engine/lockstep/... ./engine/runner/... ./test/sim/... ./test/handover/...
 
 # Whole processes, driven from outside, also by the openai packages for Python and Node.
 test-e2e: model clients

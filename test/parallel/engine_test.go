@@ -249,6 +249,9 @@ func handOver(ctx context.Context, from, to *runner.Engine, r *request.Request, 
 }
 
 func TestDefaultModelEngines(t *testing.T) {
+	if testing.Short() {
+		t.Skip("tiny models do for the race detector")
+	}
 	path, err := hub.Locate(hub.DefaultModel)
 	if errors.Is(err, hub.ErrNotPulled) {
 		t.Skip("the default model is not in the cache; `make test` fetches it")
