@@ -1,6 +1,8 @@
 package executor
 
 import (
+	"time"
+
 	"tandem/engine/request"
 	"tandem/engine/transfer"
 )
@@ -66,6 +68,18 @@ type Output struct {
 	Err     *request.Error // with FinishError (and FinishCancelled when a deadline did it)
 	Usage   request.Usage
 	Handle  *transfer.Handle // ContextOnly with FinishNotFinished
+	Times   Times            // of the final output
+}
+
+// Times are the turning points of one request on the driver's clock, 0 = it did
+// not come to that. They are in this order, but for a request that is paused.
+type Times struct {
+	Arrived   time.Duration // the core got it
+	PullBegan time.Duration // blocks were ordered from another worker
+	PullEnded time.Duration // all of them are here, or the pull failed
+	Scheduled time.Duration // it is part of a batch for the first time
+	First     time.Duration // its first output token is known here
+	Blocks    int           // its page table had
 }
 
 // Effects is what a core wants done since the last call of Effects.

@@ -99,6 +99,9 @@ func (c *Core) sampled(s *sequence, r Sampled) {
 // ends, what was held back before.
 func (c *Core) show(s *sequence, id int32) (shown, rest string, end request.Finish) {
 	s.emitted++
+	if s.emitted == 1 {
+		s.times.First = c.now
+	}
 	sp, text := &s.req.Sampling, s.req.Text
 	may := s.emitted >= sp.MinTokens
 	if may && (!sp.IgnoreEOS && slices.Contains(sp.EOS, id) || slices.Contains(sp.StopTokenIDs, id)) {

@@ -131,6 +131,9 @@ func (c *Core) Effects() *Effects {
 func (c *Core) emit(s *sequence, out Output) {
 	out.Request = s.req
 	out.Usage = s.usage()
+	if out.Finish != request.Running {
+		out.Times = s.timesNow()
+	}
 	c.fx().Outputs = append(c.fx().Outputs, out)
 }
 

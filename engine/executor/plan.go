@@ -98,6 +98,9 @@ func (c *Core) build(p *scheduler.Plan) *Batch {
 		ctx := s.State != request.Decode
 		c.share.add(ctx, r.Tokens)
 		s.holds |= holdStep
+		if s.times.Scheduled == 0 {
+			s.times.Scheduled = c.now
+		}
 		end := s.Computed + r.Tokens
 		b.Rows = append(b.Rows, Row{
 			Request: s.req, Tokens: s.tokens[s.Computed:end:end], Pos: s.Computed,

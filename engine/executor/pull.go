@@ -58,6 +58,7 @@ func (c *Core) startPull(s *sequence, have int) {
 	s.holds |= holdRecv
 	p := &s.pull
 	p.have, p.started, p.seen = have, c.now, c.now
+	s.times.PullBegan = c.now
 	p.blocks = c.blocksFor(s.Offered) - have
 	c.recvOpen++
 	c.recvBlocks += p.blocks
@@ -92,6 +93,7 @@ func (c *Core) PullEvent(now time.Duration, e transfer.PullEvent) {
 	}
 	c.recvOpen--
 	c.recvBlocks -= p.blocks
+	s.times.PullEnded = now
 	if s.State == request.Closed {
 		c.settleLoan(s, false, e.OK)
 		c.drop(s, holdRecv)

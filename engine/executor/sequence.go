@@ -42,6 +42,7 @@ type sequence struct {
 
 	holds   hold
 	arrived time.Duration
+	times   Times
 	due     time.Duration // next local deadline, while heapAt >= 0
 	heapAt  int
 
@@ -73,6 +74,13 @@ type pull struct {
 
 // output returns how many tokens were generated, here or by the ctx worker.
 func (s *sequence) output() int { return s.Known - len(s.req.Prompt) }
+
+// timesNow returns the request's times, with the blocks it has.
+func (s *sequence) timesNow() Times {
+	t := s.times
+	t.Arrived, t.Blocks = s.arrived, len(s.Table)
+	return t
+}
 
 func (s *sequence) usage() request.Usage {
 	return request.Usage{PromptTokens: len(s.req.Prompt), CompletionTokens: s.emitted, CachedTokens: s.cached}

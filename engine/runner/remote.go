@@ -3,6 +3,7 @@ package runner
 import (
 	"encoding/json"
 	"slices"
+	"time"
 
 	"tandem/engine/comm"
 	"tandem/engine/executor"
@@ -44,6 +45,19 @@ type farOutput struct {
 	Err    *request.Error  `json:",omitempty"`
 	Usage  request.Usage
 	Opaque []byte `json:",omitempty"`
+	// Times are ages when the output was sent.
+	Times executor.Times `json:",omitzero"`
+}
+
+// aged turns times of one process's clock into what any other can read: how long
+// ago each was. A second call with the other clock's now turns them back.
+func aged(t executor.Times, now time.Duration) executor.Times {
+	for _, at := range []*time.Duration{&t.Arrived, &t.PullBegan, &t.PullEnded, &t.Scheduled, &t.First} {
+		if *at != 0 {
+			*at = max(1, now-*at)
+		}
+	}
+	return t
 }
 
 // remote is the sink of a request whose client is at another process.
@@ -62,6 +76,7 @@ func (r *remote) push(o Output) {
 	}
 	r.m.post(post{Kind: postOutput, ID: r.id, Output: &farOutput{
 		First: o.First, Tokens: o.Tokens, Text: o.Text, Finish: o.Finish, Err: o.Err, Usage: o.Usage, Opaque: o.Opaque,
+		Times: aged(o.Times, r.m.g.e.Now()),
 	}})
 }
 
@@ -160,6 +175,7 @@ func (g *group) output(p *post) {
 	o := p.Output
 	out := Output{Opaque: o.Opaque, Output: executor.Output{
 		Request: s.req, First: o.First, Tokens: o.Tokens, Text: o.Text, Finish: o.Finish, Err: o.Err, Usage: o.Usage,
+		Times: aged(o.Times, g.e.Now()),
 	}}
 	if len(o.Opaque) > 0 {
 		h, err := g.members[0].decodeHandle(o.Opaque)
