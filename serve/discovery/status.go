@@ -20,7 +20,9 @@ type WorkerStatus struct {
 	ADPConversation bool   `json:"adp_conversation_affinity,omitempty"`
 	LastSeenMs      int64  `json:"last_seen_ms"`     // age of the last good probe, -1 = never
 	Status          string `json:"status,omitempty"` // what the worker said of itself, or "down"
-	Error           string `json:"error,omitempty"`
+	// Breaker is open or half_open while connection failures keep requests away, else empty.
+	Breaker BreakerState `json:"breaker,omitempty"`
+	Error   string       `json:"error,omitempty"`
 }
 
 // Status is the cluster as a whole.
@@ -72,6 +74,9 @@ func (e *entry) status(now time.Time) WorkerStatus {
 		if e.legs[Context] {
 			ws.Role = Context
 		}
+	}
+	if !e.breaker.closed() {
+		ws.Breaker = e.breaker.state(now)
 	}
 	if !e.lastSeen.IsZero() {
 		ws.LastSeenMs = now.Sub(e.lastSeen).Milliseconds()

@@ -9,13 +9,10 @@ import (
 
 // The numbers of DS 14.1.
 const (
-	ProbeInterval  = 3 * time.Second // between two health probes of a worker
-	RetryInterval  = time.Second     // the same while the worker is not routable, so that it returns soon
-	ProbeTimeout   = 5 * time.Second // of one probe
-	probeFailures  = 2               // consecutive failed probes that make a worker unroutable
-	breakerCount   = 3               // consecutive connection failures of legs that open the breaker
-	breakerWindow  = 10 * time.Second
-	breakerOpenFor = 5 * time.Second
+	ProbeInterval = 3 * time.Second // between two health probes of a worker
+	RetryInterval = time.Second     // the same while the worker is not routable, so that it returns soon
+	ProbeTimeout  = 5 * time.Second // of one probe
+	probeFailures = 2               // consecutive failed probes that make a worker unroutable
 )
 
 // entry is all the table knows of one address. Invariant: prepared implies info was accepted.
@@ -30,8 +27,7 @@ type entry struct {
 	lastError string
 	lastSeen  time.Time
 	health    Health
-	legFails  []time.Time   // consecutive connection failures, newest last
-	openUntil time.Time     // breaker; zero = closed
+	breaker   breaker       // fed by legs and probes
 	seen      int           // good probes so far
 	lost      int           // legs that began when seen was less cannot succeed any more
 	down      chan struct{} // closed when lost changes
@@ -81,9 +77,7 @@ func (t *table) probed(now time.Time, id string, r report) (restarted bool) {
 		if e.fails >= probeFailures || r.gone {
 			e.prepared = false
 		}
-		if !e.openUntil.IsZero() {
-			e.openUntil = now.Add(breakerOpenFor)
-		}
+		e.breaker.probed(now, false)
 		return false
 	}
 	restarted = e.known && e.inst.Info.Incarnation != r.info.Incarnation
@@ -96,9 +90,7 @@ func (t *table) probed(now time.Time, id string, r report) (restarted bool) {
 	e.known = true
 	e.refused = e.accept(r.info)
 	e.prepared = e.refused == ""
-	if !now.Before(e.openUntil) {
-		e.openUntil, e.legFails = time.Time{}, nil
-	}
+	e.breaker.probed(now, true)
 	return restarted
 }
 
@@ -128,24 +120,11 @@ func (t *table) legEnded(now time.Time, id string, connected bool) (opened bool)
 	if e == nil {
 		return false
 	}
-	if connected {
-		e.legFails = e.legFails[:0]
-		return false
-	}
-	e.legFails = append(e.legFails, now)
-	if n := len(e.legFails); n > breakerCount {
-		e.legFails = slices.Delete(e.legFails, 0, n-breakerCount)
-	}
-	if len(e.legFails) < breakerCount || now.Sub(e.legFails[0]) > breakerWindow || !e.openUntil.IsZero() {
-		return false
-	}
-	e.openUntil = now.Add(breakerOpenFor)
-	return true
+	return e.breaker.leg(now, connected)
 }
 
-// routable tells whether placement may choose e. An expired breaker stays closed to traffic until the next good probe:
-// that probe is the single trial of the half-open state, so no client request is spent on it.
-func (e *entry) routable() bool { return e.prepared && e.openUntil.IsZero() }
+// routable tells whether placement may choose e.
+func (e *entry) routable() bool { return e.prepared && e.breaker.closed() }
 
 // instances lists the routable workers of a leg in configuration order.
 func (t *table) instances(leg Role) []Instance {
