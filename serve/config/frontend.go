@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"tandem/serve/conversation"
 	"tandem/serve/disagg"
 	"tandem/serve/discovery"
 	"tandem/serve/router"
@@ -23,20 +24,23 @@ type Frontend struct {
 	Generation    ServerSection `mapstructure:"generation_servers"`
 	ScheduleStyle string        `mapstructure:"schedule_style"`
 
-	MaxRetries          int    `mapstructure:"max_retries"`
-	NoRetry             bool   `mapstructure:"disagg_no_retry"`
-	MaxInflight         int    `mapstructure:"max_inflight_requests"`
-	AuthKey             string `mapstructure:"internal_request_auth_key"` // literal, env:NAME or file:PATH
-	StripMessageHistory bool   `mapstructure:"gen_strip_message_history"`
-	PromptIDsAsBytes    bool   `mapstructure:"gen_tokids_ctxbytes"`
-	EarlyFirstToken     bool   `mapstructure:"early_first_token"`
-	ExposeRouting       bool   `mapstructure:"expose_routing_headers"`
-	EngineConv          bool   `mapstructure:"engine_conv_affinity"`
-	RankSource          string `mapstructure:"conv_affinity_dp_rank_source"` // engine or router
-	NodeID              *int   `mapstructure:"node_id"`                      // nil = derived from the host
-	NumWorkers          int    `mapstructure:"num_workers"`                  // of other implementations; above 1 only warns
-	StrictStartup       bool   `mapstructure:"strict_startup"`
-	AdminAddr           string `mapstructure:"admin_addr"` // host:port, or off
+	MaxRetries          int      `mapstructure:"max_retries"`
+	NoRetry             bool     `mapstructure:"disagg_no_retry"`
+	MaxInflight         int      `mapstructure:"max_inflight_requests"`
+	AuthKey             string   `mapstructure:"internal_request_auth_key"` // literal, env:NAME or file:PATH
+	StripMessageHistory bool     `mapstructure:"gen_strip_message_history"`
+	PromptIDsAsBytes    bool     `mapstructure:"gen_tokids_ctxbytes"`
+	EarlyFirstToken     bool     `mapstructure:"early_first_token"`
+	ExposeRouting       bool     `mapstructure:"expose_routing_headers"`
+	EngineConv          bool     `mapstructure:"engine_conv_affinity"`
+	RankSource          string   `mapstructure:"conv_affinity_dp_rank_source"`               // engine or router
+	AgentHeaders        []string `mapstructure:"agent_headers"`                              // presets of package conversation
+	SubHeader           string   `mapstructure:"conversation_affinity_header_for_subagents"` // empty = off
+	SubScope            string   `mapstructure:"subagent_affinity_scope"`                    // empty = context
+	NodeID              *int     `mapstructure:"node_id"`                                    // nil = derived from the host
+	NumWorkers          int      `mapstructure:"num_workers"`                                // of other implementations; above 1 only warns
+	StrictStartup       bool     `mapstructure:"strict_startup"`
+	AdminAddr           string   `mapstructure:"admin_addr"` // host:port, or off
 
 	RequestTimeout   float64  `mapstructure:"request_timeout_sec"`
 	StreamIdle       float64  `mapstructure:"stream_idle_timeout_sec"`
@@ -67,8 +71,6 @@ type unsupported struct {
 	Cluster       any `mapstructure:"disagg_cluster"`
 	MetaServer    any `mapstructure:"metadata_server"`
 	MetaConfig    any `mapstructure:"metadata_server_config_file"`
-	SubHeader     any `mapstructure:"conversation_affinity_header_for_subagents"`
-	SubScope      any `mapstructure:"subagent_affinity_scope"`
 	Coordinator   any `mapstructure:"disagg_coordinator_url"`
 	PerfMax       any `mapstructure:"perf_metrics_max_requests"`
 	PerfReturn    any `mapstructure:"return_perf_metrics"`
@@ -344,6 +346,7 @@ func (f Frontend) disagg(key []byte) disagg.Config {
 	c.StripMessageHistory, c.PromptIDsAsBytes = f.StripMessageHistory, f.PromptIDsAsBytes
 	c.EarlyFirstToken, c.ExposeRouting = f.EarlyFirstToken, f.ExposeRouting
 	c.EngineConvAffinity, c.RankHints = f.EngineConv, f.RankSource == rankByRouter
+	c.Conversations = conversation.Rules{Agents: f.AgentHeaders, ParentHeader: f.SubHeader, Scope: conversation.Scope(f.SubScope)}
 	c.AuthKey = key
 	c.NodeID, c.ProcessID = disagg.DefaultNodeID(), disagg.DefaultProcessID()
 	if f.NodeID != nil {

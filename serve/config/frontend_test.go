@@ -59,7 +59,7 @@ func TestFrontendErrors(t *testing.T) {
 		{"misspelt worker key", "max_batch_sise: 1", `"max_batch_size"`},
 		{"misspelt in a router", "context_servers: {router: {tipe: x}}", `"type"`},
 		{"conflict", "model: a\ncontext_servers: {model: b}", "context_servers.model"},
-		{"scope", "subagent_affinity_scope: all", "subagent_affinity_scope: not supported yet"},
+		{"scope", "subagent_affinity_scope: all", `subagent_affinity_scope: "all" is neither context nor both`},
 		{"generation first", "schedule_style: generation_first", "not supported yet"},
 		{"unknown style", "schedule_style: x", "schedule_style"},
 		{"conditional", "conditional_disagg_config: {max_local_prefill_length: 3}", "conditional_disagg_config: not supported yet"},

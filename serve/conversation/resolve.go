@@ -47,12 +47,17 @@ type Source struct {
 // Resolved is the outcome of Resolve.
 type Resolved struct {
 	ID       string // "" = the request belongs to no conversation
+	Parent   string // whose sub-agent the request is from, "" = nobody's; always "" without Rules that tell
 	Rejected int    // headers that were ignored because their value was too long or unprintable
 }
 
-// Resolve returns the conversation id: body conversation_params, then body nvext, then the first usable header. An
-// invalid body id is a *FieldError; an invalid header is ignored and counted.
-func Resolve(src Source) (Resolved, error) {
+// Resolve is Rules.Resolve with the zero Rules.
+func Resolve(src Source) (Resolved, error) { return Rules{}.Resolve(src) }
+
+// Resolve returns the conversation id: body conversation_params, then body nvext, then the first usable header of the
+// agents that the rules name, then of HeaderNames; and beside it the parent, which comes from headers alone. An invalid
+// body id is a *FieldError; an invalid header is ignored and counted.
+func (r Rules) Resolve(src Source) (Resolved, error) {
 	own, err := paramsID(src.ConversationParams)
 	if err != nil {
 		return Resolved{}, err
@@ -67,25 +72,14 @@ func Resolve(src Source) (Resolved, error) {
 	if own == "" {
 		own = session
 	}
-	if own != "" {
-		return Resolved{ID: own}, nil
+	head := headers{h: src.Header}
+	out := Resolved{ID: own}
+	if own == "" {
+		out.ID = r.session(&head)
 	}
-	return fromHeaders(src.Header), nil
-}
-
-func fromHeaders(h http.Header) (out Resolved) {
-	for _, name := range headerNames {
-		val := strings.TrimSpace(h.Get(name))
-		switch {
-		case val == "":
-		case !printable(val):
-			out.Rejected++
-		default:
-			out.ID = val
-			return out
-		}
-	}
-	return out
+	out.Parent = r.parent(&head)
+	out.Rejected = head.rejected
+	return out, nil
 }
 
 // printable tells whether a header value may be an id: at most MaxIDBytes of valid UTF-8 without control characters.

@@ -98,7 +98,7 @@ func TestResolveErrors(t *testing.T) {
 }
 
 func TestViews(t *testing.T) {
-	ctx, gen := Views(Resolved{ID: "k1"})
+	ctx, gen := Rules{}.Views(Resolved{ID: "k1"})
 	if ctx != gen || ctx.RoutingID() != "k1" || ctx.AffinityKey != "" {
 		t.Errorf("ctx %+v, gen %+v", ctx, gen)
 	}

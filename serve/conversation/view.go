@@ -13,10 +13,3 @@ func (v View) RoutingID() string {
 	}
 	return v.ConversationID
 }
-
-// Views returns the ctx view and the gen view of a request. Both schedules and all retries use this one function, so no
-// path can route by another identity.
-func Views(r Resolved) (ctx, gen View) {
-	own := View{ConversationID: r.ID}
-	return own, own
-}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"tandem/serve/conversation"
 )
 
 // Config is what the frontend needs besides workers and routers. All durations are above 0.
@@ -21,15 +23,16 @@ type Config struct {
 	RetryPause       time.Duration // before a retry, give or take a fifth
 	RacePause        time.Duration // before a retry of a transient race
 
-	StripMessageHistory bool   // gen leg gets only the last chat message
-	PromptIDsAsBytes    bool   // ask ctx for prompt_token_ids_b64
-	EarlyFirstToken     bool   // emit the first delta from the ctx reply
-	ExposeRouting       bool   // routing headers and worker addresses to the client
-	EngineConvAffinity  bool   // leave conversations to workers that place them on ranks themselves
-	RankHints           bool   // with EngineConvAffinity: send the router's rank as a hint
-	AuthKey             []byte // signs protected fields, empty = unsigned
-	NodeID              int    // 0..255
-	ProcessID           int    // 0..63
+	StripMessageHistory bool               // gen leg gets only the last chat message
+	PromptIDsAsBytes    bool               // ask ctx for prompt_token_ids_b64
+	EarlyFirstToken     bool               // emit the first delta from the ctx reply
+	ExposeRouting       bool               // routing headers and worker addresses to the client
+	EngineConvAffinity  bool               // leave conversations to workers that place them on ranks themselves
+	RankHints           bool               // with EngineConvAffinity: send the router's rank as a hint
+	Conversations       conversation.Rules // whose conversation a request is, and whose sub-agent
+	AuthKey             []byte             // signs protected fields, empty = unsigned
+	NodeID              int                // 0..255
+	ProcessID           int                // 0..63
 	Version             string
 }
 
@@ -62,6 +65,9 @@ func (c Config) Validate() error {
 		if d.val <= 0 {
 			return fmt.Errorf("%s: must be above 0", d.key)
 		}
+	}
+	if err := c.Conversations.Validate(); err != nil {
+		return err // names the key
 	}
 	switch {
 	case c.AdmissionTimeout >= c.HandoffLease:

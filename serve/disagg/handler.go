@@ -108,7 +108,7 @@ func (s *Server) admit(data []byte, h http.Header, e openai.Endpoint, p *RoutePl
 	}
 	params, _ := req.Body.Get("conversation_params")
 	nvext, _ := req.Body.Get("nvext")
-	who, err := conversation.Resolve(conversation.Source{ConversationParams: params, NVExt: nvext, Header: h})
+	who, err := s.cfg.Conversations.Resolve(conversation.Source{ConversationParams: params, NVExt: nvext, Header: h})
 	var fe *conversation.FieldError
 	if errors.As(err, &fe) {
 		return nil, openai.Invalid(fe.Param, "%s %s", fe.Param, fe.Message)
@@ -116,7 +116,7 @@ func (s *Server) admit(data []byte, h http.Header, e openai.Endpoint, p *RoutePl
 	for range who.Rejected {
 		s.obs.Happened(EventIDRejected)
 	}
-	return newPlan(req, p.RequestID, who, p.Arrived, s.cfg.RequestTimeout), nil
+	return newPlan(req, p.RequestID, s.cfg.Conversations, who, p.Arrived, s.cfg.RequestTimeout), nil
 }
 
 func errInternalParams() *openai.Error {

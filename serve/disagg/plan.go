@@ -37,9 +37,9 @@ type RoutePlan struct {
 }
 
 // newPlan resolves identities and content. The error is for the client.
-func newPlan(req *openai.Request, requestID string, who conversation.Resolved, now time.Time, limit time.Duration) *RoutePlan {
+func newPlan(req *openai.Request, requestID string, rules conversation.Rules, who conversation.Resolved, now time.Time, limit time.Duration) *RoutePlan {
 	p := &RoutePlan{Req: req, RequestID: requestID, Arrived: now, Deadline: now.Add(limit)}
-	p.Ctx, p.Gen = conversation.Views(who)
+	p.Ctx, p.Gen = rules.Views(who)
 	switch {
 	case req.PromptIDs != nil:
 		p.tokens = req.PromptIDs

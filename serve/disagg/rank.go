@@ -110,8 +110,8 @@ func finish(body openai.Body, params *openai.DisaggParams) legBody {
 // WarnConvAffinity is the code of the warning that engine_conv_affinity does nothing.
 const WarnConvAffinity = "W_CONV_AFFINITY_INERT"
 
-// inert warns of settings that no worker can follow.
-func (s *Server) inert(st *discovery.Status) []discovery.Warning {
+// convInert warns of an engine_conv_affinity that no worker can follow.
+func (s *Server) convInert(st *discovery.Status) []discovery.Warning {
 	if !s.cfg.EngineConvAffinity {
 		return nil
 	}

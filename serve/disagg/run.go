@@ -45,6 +45,7 @@ func (s *Server) choosePath(p *RoutePlan) error {
 		p.Path = PathCtxGen
 	case len(s.reg.Alone(p.Req.Model)) > 0:
 		p.Path = PathGenOnly
+		p.Gen.AffinityKey = "" // a worker that runs all of a request knows no sub-agents
 	default:
 		return unavailable("no pair of context and generation workers can serve the request now; try again soon")
 	}

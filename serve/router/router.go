@@ -159,6 +159,9 @@ const (
 	BasisSession          = "session"
 )
 
+// KeepsConversations tells whether routers of a kind go by Request.RoutingID.
+func KeepsConversations(kind string) bool { return kind == KindConversation }
+
 // Kinds lists the supported router types.
 func Kinds() []string { return []string{KindRoundRobin, KindLoad, KindConversation} }
 
