@@ -198,10 +198,10 @@ func (s *Server) Snapshot() Snapshot {
 	}
 	st := s.reg.Status()
 	for _, w := range st.Context {
-		out.Instances = append(out.Instances, InstanceState{RoleContext, w.WorkerID, w.Routable})
+		out.Instances = append(out.Instances, InstanceState{RoleContext, w.ID, w.Routable})
 	}
 	for _, w := range st.Gen {
-		out.Instances = append(out.Instances, InstanceState{RoleGeneration, w.WorkerID, w.Routable})
+		out.Instances = append(out.Instances, InstanceState{RoleGeneration, w.ID, w.Routable})
 	}
 	return out
 }

@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// Config lists the workers of a static cluster and what readiness needs.
+// Config lists the workers of a static cluster and what readiness needs. Without a list workers come by SetMembers.
 type Config struct {
 	Context    []string // addresses of ctx workers, forms of ParseURL
 	Generation []string // addresses of gen workers; one that is in both lists is a mixed worker
-	MinContext int      // prepared ctx workers needed for readiness, >= 1
+	MinContext int      // prepared ctx workers needed for readiness, >= 0
 	MinGen     int      // same for gen
 }
 
@@ -25,11 +25,14 @@ type Registry struct {
 	log       *slog.Logger
 	now       func() time.Time
 	onRestart func(id string)
+	onGone    func(id string)
 
 	mu      sync.Mutex
 	table   *table
-	changed chan struct{}            // closed and replaced after each change of readiness inputs
-	kick    map[string]chan struct{} // asks a worker's loop for a probe at once
+	changed chan struct{}   // closed and replaced after each change of readiness inputs
+	extra   []Warning       // of SetWarning
+	running context.Context // of Run, nil before it and after it
+	loops   sync.WaitGroup  // one for each address, while running
 }
 
 // Options are what a Registry needs from outside. Zero fields get defaults.
@@ -38,13 +41,14 @@ type Options struct {
 	Log       *slog.Logger
 	Now       func() time.Time
 	OnRestart func(id string) // called without locks when an address turned out to be a new process
+	OnGone    func(id string) // called without locks when an address that left the cluster is given up for good
 }
 
 // New makes a registry of the configured addresses; Run starts probing.
 func New(cfg Config, opts Options) (*Registry, error) {
 	r := &Registry{
-		cfg: cfg, prober: opts.Prober, log: opts.Log, now: opts.Now, onRestart: opts.OnRestart,
-		table: newTable(), changed: make(chan struct{}), kick: map[string]chan struct{}{},
+		cfg: cfg, prober: opts.Prober, log: opts.Log, now: opts.Now, onRestart: opts.OnRestart, onGone: opts.OnGone,
+		table: newTable(), changed: make(chan struct{}),
 	}
 	if r.prober == nil {
 		return nil, errors.New("discovery: no prober")
@@ -67,26 +71,42 @@ func New(cfg Config, opts Options) (*Registry, error) {
 			if err != nil {
 				return nil, fmt.Errorf("discovery: %w", err)
 			}
-			r.kick[id] = make(chan struct{}, 1)
 		}
 	}
 	return r, nil
 }
 
 // Run probes every worker at once and then each ProbeInterval until ctx ends; it returns after all its goroutines did.
+// Call it once.
 func (r *Registry) Run(ctx context.Context) {
-	var wg sync.WaitGroup
+	r.mu.Lock()
+	r.running = ctx
 	for _, e := range r.table.order {
-		wg.Go(func() { r.watch(ctx, e.id, e.url) })
+		r.start(e)
 	}
-	wg.Wait()
+	r.mu.Unlock()
+	<-ctx.Done()
+	r.mu.Lock()
+	r.running = nil // no loop begins any more
+	r.mu.Unlock()
+	r.loops.Wait()
 }
 
-func (r *Registry) watch(ctx context.Context, id, url string) {
+// start begins to probe an address, if the registry runs. The caller holds mu.
+func (r *Registry) start(e *entry) {
+	if ctx := r.running; ctx != nil {
+		r.loops.Go(func() { r.watch(ctx, e) })
+	}
+}
+
+func (r *Registry) watch(ctx context.Context, e *entry) {
 	for {
 		wait := ProbeInterval
-		if !r.probe(ctx, id, url) {
+		if !r.probe(ctx, e) {
 			wait = RetryInterval
+		}
+		if r.forgotten(e) {
+			return
 		}
 		timer := time.NewTimer(wait)
 		select {
@@ -94,23 +114,34 @@ func (r *Registry) watch(ctx context.Context, id, url string) {
 			timer.Stop()
 			return
 		case <-timer.C:
-		case <-r.kick[id]:
+		case <-e.kick:
 			timer.Stop()
 		}
 	}
 }
 
+// forgotten gives an address up that left and needs no more watching.
+func (r *Registry) forgotten(e *entry) bool {
+	r.mu.Lock()
+	done := r.table.forgotten(r.now(), e)
+	r.mu.Unlock()
+	if done && r.onGone != nil {
+		r.onGone(e.id)
+	}
+	return done
+}
+
 // probe asks once and applies the answer; it returns whether the worker is routable now.
-func (r *Registry) probe(ctx context.Context, id, url string) bool {
+func (r *Registry) probe(ctx context.Context, e *entry) bool {
+	id := e.id
 	pctx, cancel := context.WithTimeout(ctx, ProbeTimeout)
 	defer cancel()
-	health, info, models, err := r.prober.Probe(pctx, url)
+	health, info, models, err := r.prober.Probe(pctx, e.url)
 	if ctx.Err() != nil {
 		return false
 	}
 	rep := report{health: health, info: info, models: models, err: err, gone: errors.Is(err, ErrGone)}
 	r.mu.Lock()
-	e := r.table.byID[id]
 	before := e.routable()
 	restarted := r.table.probed(r.now(), id, rep)
 	after := e.routable()
@@ -172,9 +203,10 @@ func (r *Registry) LegEnded(id string, connected bool) {
 
 // Suspect asks for a probe of a worker at once, because an exchange with it broke.
 func (r *Registry) Suspect(id string) {
-	select {
-	case r.kick[id] <- struct{}{}:
-	default:
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if e := r.table.byID[id]; e != nil {
+		e.ask()
 	}
 }
 
@@ -287,7 +319,7 @@ func (r *Registry) missing() []string {
 	var out []string
 	for _, e := range r.table.order {
 		switch {
-		case e.prepared:
+		case e.prepared || !e.left.IsZero():
 		case e.refused != "":
 			out = append(out, fmt.Sprintf("worker %s %s", e.id, e.refused))
 		case e.lastError != "":

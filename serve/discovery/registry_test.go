@@ -209,3 +209,9 @@ func TestMisfitIsLogged(t *testing.T) {
 		}
 	})
 }
+
+func (f *fakeProber) count(url string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.calls[url]
+}

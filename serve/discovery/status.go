@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"cmp"
 	"net"
 	"strconv"
 	"time"
@@ -8,6 +9,7 @@ import (
 
 // WorkerStatus is one worker in /cluster_info.
 type WorkerStatus struct {
+	ID          string `json:"-"` // of the address, host:port
 	WorkerID    string `json:"worker_id"`
 	Host        string `json:"host"`
 	Port        int    `json:"port"`
@@ -46,9 +48,12 @@ func (r *Registry) status() Status {
 	t, now := r.table, r.now()
 	st := Status{
 		PreparedCtx: t.prepared(Context), MinCtx: r.cfg.MinContext,
-		PreparedGen: t.prepared(Generation), MinGen: r.cfg.MinGen, Warnings: t.warnings(),
+		PreparedGen: t.prepared(Generation), MinGen: r.cfg.MinGen, Warnings: append(t.warnings(), r.extra...),
 	}
 	for _, e := range t.order {
+		if !e.left.IsZero() {
+			continue
+		}
 		ws := e.status(now)
 		if e.legs[Context] {
 			st.Context, st.ContextList = append(st.Context, ws), append(st.ContextList, e.id)
@@ -65,7 +70,7 @@ func (e *entry) status(now time.Time) WorkerStatus {
 	host, portText, _ := net.SplitHostPort(e.id)
 	port, _ := strconv.Atoi(portText)
 	ws := WorkerStatus{
-		WorkerID: e.id, Host: host, Port: port, Role: e.inst.Info.Role, Model: e.inst.Info.Model, Incarnation: e.inst.Info.Incarnation,
+		ID: e.id, WorkerID: cmp.Or(e.workerID, e.id), Host: host, Port: port, Role: e.inst.Info.Role, Model: e.inst.Info.Model, Incarnation: e.inst.Info.Incarnation,
 		ADPSize: e.inst.Info.ADPSize, ADPConversation: e.inst.Info.ADPConversation,
 		Routable: e.routable() && e.refused == "", LastSeenMs: -1, Status: e.health.Status, Error: e.lastError,
 	}

@@ -24,6 +24,7 @@ type entry struct {
 	prepared  bool          // the last probes were good
 	refused   string        // why info was not accepted, "" = accepted
 	fails     int           // consecutive failed probes
+	gone      bool          // at the last probe nothing listened there
 	lastError string
 	lastSeen  time.Time
 	health    Health
@@ -31,6 +32,21 @@ type entry struct {
 	seen      int           // good probes so far
 	lost      int           // legs that began when seen was less cannot succeed any more
 	down      chan struct{} // closed when lost changes
+	workerID  string        // of the registration in force, "" = from the configuration
+	left      time.Time     // when it left the cluster; zero = it is in it
+	kick      chan struct{} // asks for a probe at once
+}
+
+func newEntry(id, url string) *entry {
+	return &entry{id: id, url: url, legs: map[Role]bool{}, down: make(chan struct{}), kick: make(chan struct{}, 1)}
+}
+
+// ask asks for a probe at once.
+func (e *entry) ask() {
+	select {
+	case e.kick <- struct{}{}:
+	default:
+	}
 }
 
 // report is the outcome of one probe.
@@ -42,9 +58,9 @@ type report struct {
 	gone   bool  // nothing listens at the address: running legs are lost too
 }
 
-// table is the pure state of static discovery. Not safe for concurrent use.
+// table is the pure state of discovery. Not safe for concurrent use.
 type table struct {
-	order []*entry // configuration order, which is the order of placement
+	order []*entry // order of configuration or of joining, which is the order of placement
 	byID  map[string]*entry
 }
 
@@ -54,7 +70,7 @@ func newTable() *table { return &table{byID: map[string]*entry{}} }
 func (t *table) add(id, url string, leg Role) error {
 	e := t.byID[id]
 	if e == nil {
-		e = &entry{id: id, url: url, legs: map[Role]bool{}, down: make(chan struct{})}
+		e = newEntry(id, url)
 		t.byID[id] = e
 		t.order = append(t.order, e)
 	}
@@ -68,6 +84,10 @@ func (t *table) add(id, url string, leg Role) error {
 // probed applies a probe's outcome and tells whether the worker turned out to be another process.
 func (t *table) probed(now time.Time, id string, r report) (restarted bool) {
 	e := t.byID[id]
+	if e == nil {
+		return false
+	}
+	e.gone = r.gone
 	if r.err != nil {
 		e.fails++
 		e.lastError = r.err.Error()
@@ -99,9 +119,13 @@ func (e *entry) accept(info ServerInfo) string {
 	if info.Remote {
 		return fmt.Sprintf("computes %s of an instance and serves no requests: list the process of its rank 0", RankNames(info.Ranks))
 	}
+	listed := "is listed among the %s servers but says its role is %q"
+	if e.workerID != "" {
+		listed = "registered for the %s role but says its role is %q"
+	}
 	for _, leg := range []Role{Context, Generation} {
 		if e.legs[leg] && !info.Role.Serves(leg) {
-			return fmt.Sprintf("is listed among the %s servers but says its role is %q", leg, info.Role)
+			return fmt.Sprintf(listed, leg, info.Role)
 		}
 	}
 	return ""
@@ -124,7 +148,7 @@ func (t *table) legEnded(now time.Time, id string, connected bool) (opened bool)
 }
 
 // routable tells whether placement may choose e.
-func (e *entry) routable() bool { return e.prepared && e.breaker.closed() }
+func (e *entry) routable() bool { return e.left.IsZero() && e.prepared && e.breaker.closed() }
 
 // instances lists the routable workers of a leg in configuration order.
 func (t *table) instances(leg Role) []Instance {
@@ -140,7 +164,7 @@ func (t *table) instances(leg Role) []Instance {
 // prepared counts the workers of a leg whose probes are good.
 func (t *table) prepared(leg Role) (n int) {
 	for _, e := range t.order {
-		if e.legs[leg] && e.prepared {
+		if e.legs[leg] && e.prepared && e.left.IsZero() {
 			n++
 		}
 	}
@@ -164,6 +188,7 @@ func (t *table) warnings() []Warning {
 	var out []Warning
 	for _, e := range t.order {
 		switch {
+		case !e.left.IsZero():
 		case e.refused != "":
 			out = append(out, Warning{WarnRole, fmt.Sprintf("worker %s %s", e.id, e.refused)})
 		case e.prepared:
@@ -178,12 +203,12 @@ func (t *table) warnings() []Warning {
 func (t *table) unpaired(e *entry) []Warning {
 	var out []Warning
 	for _, leg := range []Role{Context, Generation} {
-		if !e.legs[leg] {
+		if !e.legs[leg] || !e.left.IsZero() {
 			continue
 		}
 		peers, reason := 0, ""
 		for _, o := range t.order {
-			if !o.legs[leg.Other()] || !o.known || o.refused != "" {
+			if !o.legs[leg.Other()] || !o.known || o.refused != "" || !o.left.IsZero() {
 				continue
 			}
 			peers++

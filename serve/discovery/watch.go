@@ -5,7 +5,7 @@ import "context"
 // Watch looks after one leg: it tells when the process that runs the leg is lost.
 type Watch struct {
 	r    *Registry
-	id   string
+	e    *entry
 	seen int             // good probes of the address before the leg began
 	down <-chan struct{} // closed at the next loss of any leg
 }
@@ -18,7 +18,7 @@ func (r *Registry) Watch(id string) *Watch {
 	if e == nil {
 		return nil
 	}
-	return &Watch{r: r, id: id, seen: e.seen, down: e.down}
+	return &Watch{r: r, e: e, seen: e.seen, down: e.down}
 }
 
 // Lost waits until the leg cannot succeed any more and returns true, or until ctx ends. A leg is lost when nothing listens
@@ -32,9 +32,8 @@ func (w *Watch) Lost(ctx context.Context) bool {
 			return false
 		}
 		w.r.mu.Lock()
-		e := w.r.table.byID[w.id]
-		lost := w.seen < e.lost
-		w.down = e.down
+		lost := w.seen < w.e.lost
+		w.down = w.e.down
 		w.r.mu.Unlock()
 		if lost {
 			return true
