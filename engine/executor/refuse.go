@@ -87,6 +87,10 @@ func (c *Core) refuseRole(r *request.Request, h *transfer.Handle) *request.Error
 
 func (c *Core) refuseTokens(r *request.Request) *request.Error {
 	p := len(r.Prompt)
+	known := p
+	if r.Kind == request.Full {
+		known += len(r.FirstTokens)
+	}
 	switch {
 	case p == 0:
 		return request.Invalid("prompt", "the prompt is empty")
@@ -94,10 +98,10 @@ func (c *Core) refuseTokens(r *request.Request) *request.Error {
 		return request.Invalid("prompt", "the prompt has %d tokens; at most %d fit the context of %d", p, c.cfg.MaxSeqLen-1, c.cfg.MaxSeqLen)
 	case r.MaxTokens < 1:
 		return request.Invalid("max_tokens", "%d is not at least 1", r.MaxTokens)
-	case !c.cfg.ChunkPrefill && p > c.cfg.MaxNumTokens:
-		return request.Invalid("prompt", "the prompt has %d tokens; without chunked prefill at most %d can be run", p, c.cfg.MaxNumTokens)
-	case len(r.FirstTokens) > 0 && r.Kind != request.GenerationOnly:
-		return request.Invalid("disaggregated_params.first_gen_tokens", "only a generation_only request has them")
+	case !c.cfg.ChunkPrefill && known > c.cfg.MaxNumTokens:
+		return request.Invalid("prompt", "the prompt has %d tokens; without chunked prefill at most %d can be run", known, c.cfg.MaxNumTokens)
+	case len(r.FirstTokens) > 0 && r.Kind == request.ContextOnly:
+		return request.Invalid("disaggregated_params.first_gen_tokens", "a context_only request has none yet")
 	case !(r.Priority >= 0 && r.Priority <= 1): // a NaN has no place in a queue
 		return request.Invalid("priority", "%v is not in [0, 1]", r.Priority)
 	case len(r.FirstTokens) > c.maxTokens(r):

@@ -29,6 +29,12 @@ func (c *Core) Submit(now time.Duration, r *request.Request, h *transfer.Handle)
 		return
 	}
 	s := c.newSequence(r)
+	if r.Kind == request.Full && !c.takeUp(s) {
+		if h != nil {
+			c.loanEnded(r.ID, h.ID, false, false)
+		}
+		return
+	}
 	if r.Kind == request.GenerationOnly && c.handOver(s, h) || h != nil && c.borrow(s, h) {
 		s.pull.keepAlive = c.nextKeepAlive(h)
 		c.enter(s, request.GenInit)
@@ -39,6 +45,16 @@ func (c *Core) Submit(now time.Duration, r *request.Request, h *transfer.Handle)
 		s.likely = c.likely(s)
 		c.sch.Enqueue(&s.Seq)
 	}
+}
+
+// takeUp counts the tokens that another worker decoded before its stream broke
+// as output of s; they are computed like the prompt. It reports whether
+// anything is left to do.
+func (c *Core) takeUp(s *sequence) bool {
+	if len(s.req.FirstTokens) > 0 {
+		c.inject(s)
+	}
+	return s.State == request.New
 }
 
 // reject answers a request that never gets a record.

@@ -53,7 +53,9 @@ func TestBadRequestsAreRefusedAtArrival(t *testing.T) {
 		{"empty bad word", Mixed, func(r *request.Request) { r.Sampling.BadWords = [][]int32{{}} }, nil, request.InvalidRequest, "bad_words"},
 		{"priority", Mixed, func(r *request.Request) { r.Priority = nan }, nil, request.InvalidRequest, "priority"},
 		{"unknown kind", Mixed, func(r *request.Request) { r.Kind = 9 }, nil, request.InvalidRequest, "disaggregated_params.request_type"},
-		{"first token of a full request", Mixed, func(r *request.Request) { r.FirstTokens = []request.Token{{ID: 1}} }, nil, request.InvalidRequest, "disaggregated_params.first_gen_tokens"},
+		{"first token of a context request", Ctx, func(r *request.Request) {
+			r.Kind, r.TransferID, r.FirstTokens = request.ContextOnly, 5, []request.Token{{ID: 1}}
+		}, nil, request.InvalidRequest, "disaggregated_params.first_gen_tokens"},
 		{"full on ctx", Ctx, func(*request.Request) {}, nil, request.InvalidRequest, "disaggregated_params.request_type"},
 		{"ctx leg on gen", Gen, func(r *request.Request) { r.Kind, r.TransferID = request.ContextOnly, 1 }, nil, request.InvalidRequest, "disaggregated_params.request_type"},
 		{"no transfer id", Ctx, func(r *request.Request) { r.Kind = request.ContextOnly }, nil, request.InvalidRequest, "disaggregated_params.disagg_request_id"},

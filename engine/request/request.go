@@ -36,9 +36,11 @@ type Request struct {
 	// TransferID is the attempt's disagg_request_id: what a ctx worker leases
 	// its blocks under and a gen worker attaches to. 0 for Full.
 	TransferID int64
-	// FirstTokens are the tokens the ctx worker sampled, for GenerationOnly.
+	// FirstTokens are the output tokens that exist already: what the ctx worker
+	// sampled, for GenerationOnly; what another worker decoded before its stream
+	// broke, for a Full request that goes on here. Decoding continues after them.
 	FirstTokens []Token
-	// FirstEmitted is set when the client already has the first token.
+	// FirstEmitted is set when the client already has FirstTokens.
 	FirstEmitted bool
 
 	// Text turns output tokens into text and finds stop strings. The core calls

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"time"
 )
 
@@ -182,4 +183,35 @@ func EventData(event []byte) (data []byte, ok bool) {
 func IsDone(event []byte) bool {
 	data, ok := EventData(event)
 	return ok && string(bytes.TrimSpace(data)) == "[DONE]"
+}
+
+// idsPrefix begins the comment by which a gen worker tells the token ids behind the next event.
+const idsPrefix = ": ids "
+
+// AppendIDsComment appends the comment that tells the token ids behind the next event of a stream.
+func AppendIDsComment(dst []byte, ids []int32) []byte {
+	dst = append(dst, idsPrefix...)
+	for i, id := range ids {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = strconv.AppendInt(dst, int64(id), 10)
+	}
+	return append(dst, '\n', '\n')
+}
+
+// IDsComment reads such a comment; ok is false for any other event.
+func IDsComment(event []byte) (ids []int32, ok bool) {
+	rest, ok := bytes.CutPrefix(event, []byte(idsPrefix))
+	if !ok {
+		return nil, false
+	}
+	for part := range bytes.SplitSeq(bytes.TrimSpace(rest), []byte(",")) {
+		id, err := strconv.ParseInt(string(part), 10, 32)
+		if err != nil || id < 0 {
+			return nil, false
+		}
+		ids = append(ids, int32(id))
+	}
+	return ids, true
 }

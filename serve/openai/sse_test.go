@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -150,5 +151,19 @@ func BenchmarkAppendDelta(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		buf = c.AppendDelta(buf[:0], Delta{Text: " the quick"})
+	}
+}
+
+func TestIDsComment(t *testing.T) {
+	for _, ids := range [][]int32{{0}, {5, 6}, {1<<31 - 1, 7, 0}} {
+		got, ok := IDsComment(AppendIDsComment(nil, ids))
+		if !ok || !slices.Equal(got, ids) {
+			t.Errorf("%v became %v %v", ids, got, ok)
+		}
+	}
+	for _, text := range []string{"", ": ids", ": ids \n\n", ": ids -1\n\n", ": ids 1,\n\n", ": ids 2147483648\n\n", ": keep-alive\n\n", "data: ids 1\n\n", ": ids 1 2\n\n"} {
+		if ids, ok := IDsComment([]byte(text)); ok {
+			t.Errorf("%q gives %v", text, ids)
+		}
 	}
 }

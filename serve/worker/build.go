@@ -90,10 +90,14 @@ func (j *job) build(kind request.Kind) error {
 	if kind != request.Full {
 		r.TransferID = *q.Disagg.DisaggRequestID
 	}
-	if kind == request.GenerationOnly {
-		if err := j.handover(r); err != nil {
-			return err
-		}
+	switch {
+	case kind == request.GenerationOnly:
+		err = j.handover(r)
+	case kind == request.Full && q.Disagg != nil && len(q.Disagg.FirstGenTokens) > 0:
+		err = j.goOn(r)
+	}
+	if err != nil {
+		return err
 	}
 	j.show(r)
 	j.req = r
@@ -191,6 +195,24 @@ func (j *job) handover(r *request.Request) error {
 		}
 	}
 	j.opaque, r.FirstTokens, r.FirstEmitted = opaque, []request.Token{first}, d.FirstTokenEmitted
+	return nil
+}
+
+// goOn fills in the tokens that another worker decoded before its stream broke. The client has them, so decoding goes on
+// after them and only what follows is sent.
+func (j *job) goOn(r *request.Request) error {
+	const at = "disaggregated_params."
+	d := j.wire.Disagg
+	if !j.wire.Stream || !d.FirstTokenEmitted {
+		return openai.Invalid(at+"first_gen_tokens", "first_gen_tokens without a request_type goes on with a broken stream: set stream and first_token_emitted")
+	}
+	for i, id := range d.FirstGenTokens {
+		if id < 0 || int(id) >= j.info.Vocab {
+			return openai.Invalid(at+"first_gen_tokens", "token id %d at index %d is outside the vocabulary of %d", id, i, j.info.Vocab)
+		}
+		r.FirstTokens = append(r.FirstTokens, request.Token{ID: id})
+	}
+	r.FirstEmitted = true
 	return nil
 }
 

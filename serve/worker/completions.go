@@ -72,7 +72,11 @@ func (s *Server) prepare(w http.ResponseWriter, r *http.Request, e openai.Endpoi
 	if err := j.build(kind); err != nil {
 		return nil, err
 	}
-	j.made = openai.Created(j.req.TransferID, s.cfg.Now())
+	id := j.req.TransferID
+	if q.Disagg != nil && q.Disagg.DisaggRequestID != nil {
+		id = *q.Disagg.DisaggRequestID // of a stream that goes on here: all its chunks tell the same time
+	}
+	j.made = openai.Created(id, s.cfg.Now())
 	return j, nil
 }
 
@@ -144,7 +148,7 @@ func (j *job) usage(u request.Usage) openai.Usage {
 	if prompt == 0 {
 		prompt = len(j.req.Prompt)
 	}
-	if d := j.wire.Disagg; d != nil && d.CtxUsage != nil && j.req.Kind == request.GenerationOnly {
+	if d := j.wire.Disagg; d != nil && d.CtxUsage != nil && len(j.req.FirstTokens) > 0 {
 		prompt, cached = d.CtxUsage.PromptTokens, d.CtxUsage.Cached()
 	}
 	return openai.NewUsage(prompt, u.CompletionTokens, cached)

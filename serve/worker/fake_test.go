@@ -200,7 +200,7 @@ func (s *fakeStream) Next(ctx context.Context) (runner.Output, error) {
 			s.ended = true
 			s.e.mu.Unlock()
 		}
-		if s.n == 1 && s.r.FirstEmitted && o.Finish == request.Running {
+		if s.n <= len(s.r.FirstTokens) && s.r.FirstEmitted && o.Finish == request.Running {
 			continue // the client has it
 		}
 		return o, nil
@@ -210,8 +210,8 @@ func (s *fakeStream) Next(ctx context.Context) (runner.Output, error) {
 func (s *fakeStream) step(o *runner.Output) {
 	r := s.r
 	t := s.token()
-	if s.n == 0 && r.Kind == request.GenerationOnly {
-		t = r.FirstTokens[0]
+	if s.n < len(r.FirstTokens) {
+		t = r.FirstTokens[s.n]
 	}
 	o.Request, o.First, o.Tokens = r, s.n, []request.Token{t}
 	s.n++

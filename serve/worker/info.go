@@ -104,7 +104,7 @@ func (s *Server) serverInfo(w http.ResponseWriter, _ *http.Request) {
 		},
 		MaxBatchSize: i.MaxBatch, MaxNumTokens: i.MaxNumTokens, MaxSeqLen: i.MaxSeqLen, ADPSize: adpSize(i),
 		ADPConversation: i.Conversations, ADPRouter: i.Router, Ranks: s.cfg.Ranks, Remote: s.cfg.Remote,
-		LoRAs: []discovery.LoRA{}, Bodies: []string{"json"}, AdminAddr: s.cfg.AdminAddr,
+		Resume: i.Role != executor.Ctx, LoRAs: []discovery.LoRA{}, Bodies: []string{"json"}, AdminAddr: s.cfg.AdminAddr,
 		TransferEndpoint: i.TransferEndpoint, Disagg: json.RawMessage("{}"),
 	}
 	if i.TransferEndpoint != "" {

@@ -3,7 +3,6 @@ package worker
 import (
 	"log/slog"
 	"net/http"
-	"strconv"
 
 	"tandem/engine/request"
 	"tandem/engine/runner"
@@ -96,7 +95,7 @@ func (st *streamer) output(o *runner.Output) error {
 	}
 	st.buf = st.buf[:0]
 	if j.in.returnTokenIDs && len(o.Tokens) > 0 {
-		st.buf = appendIDsComment(st.buf, o.Tokens)
+		st.buf = openai.AppendIDsComment(st.buf, idsOf(o.Tokens))
 	}
 	if show {
 		st.buf = append(st.buf, "data: "...)
@@ -107,19 +106,6 @@ func (st *streamer) output(o *runner.Output) error {
 		return nil
 	}
 	return st.events.Raw(st.buf)
-}
-
-// appendIDsComment tells a frontend the ids behind the next event, so that it
-// could resume the stream elsewhere.
-func appendIDsComment(dst []byte, tokens []request.Token) []byte {
-	dst = append(dst, ": ids "...)
-	for i := range tokens {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = strconv.AppendInt(dst, int64(tokens[i].ID), 10)
-	}
-	return append(dst, '\n', '\n')
 }
 
 // end writes the usage chunk when asked for, and [DONE].
