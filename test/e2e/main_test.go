@@ -15,9 +15,17 @@ import (
 var (
 	engineBin, frontendBin string
 	modelName              = "smollm2-135m-instruct"
+	binFolder              string
 )
 
+// binEnv names a folder that has the binaries already.
+const binEnv = "TANDEM_E2E_BIN"
+
 func TestMain(m *testing.M) {
+	if dir := os.Getenv(binEnv); dir != "" {
+		setBinaries(dir)
+		os.Exit(m.Run())
+	}
 	dir, err := os.MkdirTemp("", "tandem-e2e-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -40,8 +48,12 @@ func build(dir string) error {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build: %w\n%s", err, out)
 	}
-	engineBin, frontendBin = filepath.Join(dir, "engine"), filepath.Join(dir, "frontend")
+	setBinaries(dir)
 	return nil
+}
+
+func setBinaries(dir string) {
+	binFolder, engineBin, frontendBin = dir, filepath.Join(dir, "engine"), filepath.Join(dir, "frontend")
 }
 
 // needModel skips where the default model was not fetched; make test-e2e fetches it.
