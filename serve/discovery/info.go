@@ -27,8 +27,9 @@ func (r Role) Other() Role {
 	return Context
 }
 
-// Serves tells whether a worker of role r may run a leg of role leg.
-func (r Role) Serves(leg Role) bool { return r == leg || r == Mixed }
+// Serves tells whether a worker of role r may run a leg of role leg. Workers of
+// other engines tell no role: they serve the legs they are listed for.
+func (r Role) Serves(leg Role) bool { return r == leg || r == Mixed || r == "" }
 
 // KVLayout is the part of a worker's cache layout that the pairing check compares.
 type KVLayout struct {

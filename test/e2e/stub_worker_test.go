@@ -22,6 +22,7 @@ import (
 // blocks are one for each hand-over and one for each leg that runs.
 type stub struct {
 	name, role string
+	native     bool   // has only what workers of TensorRT-LLM have
 	id         string // host:port
 	farm       *farm
 	server     *http.Server
@@ -170,7 +171,7 @@ func (s *stub) routes() http.Handler {
 	})
 	mux.HandleFunc("GET /server_info", s.answer(func() any { return s.info }))
 	mux.HandleFunc("GET /v1/models", s.answer(func() any {
-		return object{"object": "list", "data": []object{{"id": s.info["model"], "object": "model", "owned_by": "test"}}}
+		return object{"object": "list", "data": []object{{"id": "tiny", "object": "model", "owned_by": "test"}}}
 	}))
 	mux.HandleFunc("GET /kv_cache_stats", s.answer(func() any { return s.stats() }))
 	mux.HandleFunc("GET /steady_clock_offset", s.answer(func() any {
@@ -192,6 +193,10 @@ func (s *stub) routes() http.Handler {
 			s.mu.Lock()
 			s.paths = append(s.paths, r.Method+" "+r.URL.Path)
 			s.mu.Unlock()
+		}
+		if s.native && (r.URL.Path == "/kv_cache_stats" || r.URL.Path == "/disagg/abort" || r.URL.Path == "/kv_cache_events" && r.Method == http.MethodGet) {
+			http.NotFound(w, r)
+			return
 		}
 		mux.ServeHTTP(w, r)
 	})
