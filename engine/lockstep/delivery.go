@@ -18,6 +18,10 @@ type Arrival struct {
 	HandOver bool
 	// Body is the driver's: whatever the rank that takes the request needs.
 	Body any
+	// Bytes is the size in a payload, as the driver reckons it; rank 0 knows it.
+	Bytes int
+	// Heard is when this rank got the request, on its own clock.
+	Heard time.Duration
 
 	// Deadline of the request on rank 0's clock, 0 = none, and the handle of a
 	// hand-over, nil = none. Rank 0 knows them; elsewhere they are not set.
@@ -65,6 +69,34 @@ type Delivery struct {
 // Empty reports whether there is nothing to deliver.
 func (d *Delivery) Empty() bool {
 	return len(d.New)+len(d.Removals)+len(d.Aborts)+len(d.Matches)+len(d.Lent)+len(d.Moved) == 0 && !d.Drain
+}
+
+// split divides a delivery in what goes now and what follows, since the requests
+// have more than limit bytes (0 = no limit). What ends a request follows with it,
+// and the drain comes after the last.
+func (d *Delivery) split(limit int) (now, later Delivery) {
+	n, bytes := 0, 0
+	for n < len(d.New) && (n == 0 || limit == 0 || bytes+d.New[n].Bytes <= limit) {
+		bytes += d.New[n].Bytes
+		n++
+	}
+	if now = *d; n == len(d.New) {
+		return now, Delivery{}
+	}
+	later = Delivery{New: d.New[n:], Drain: d.Drain}
+	stays := make(map[request.ID]bool, len(later.New))
+	for _, a := range later.New {
+		stays[a.Item.ID] = true
+	}
+	now.New, now.Drain, now.Removals = d.New[:n:n], false, nil
+	for _, r := range d.Removals {
+		if stays[r.ID] {
+			later.Removals = append(later.Removals, r)
+		} else {
+			now.Removals = append(now.Removals, r)
+		}
+	}
+	return now, later
 }
 
 // Taken is a request that came to this rank: the driver submits it to the core

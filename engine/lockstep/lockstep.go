@@ -21,6 +21,9 @@ type Config struct {
 	CountInTransfer bool
 	MaxQueued       int           // requests in the replicated queue
 	QueueTimeout    time.Duration // of those, 0 = none
+	// MaxBytes bounds the requests of one delivery, by their Bytes; the rest follows
+	// in the next iterations. A larger one goes alone. 0 = no bound.
+	MaxBytes int
 }
 
 // Rank is one rank of an instance. One goroutine owns it.
@@ -137,7 +140,7 @@ func (l *Rank) Void(now time.Duration, err error) {
 func (l *Rank) Row() (Row, *Delivery) {
 	l.load = l.core.Load()
 	row := l.rowOf(l.load)
-	l.sent, l.out = l.out, Delivery{}
+	l.sent, l.out = l.out.split(l.cfg.MaxBytes)
 	return row, &l.sent
 }
 

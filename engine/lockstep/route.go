@@ -61,6 +61,7 @@ func (l *Rank) Route(now time.Duration, deliveries []Delivery) []Taken {
 func (l *Rank) receive(now time.Duration, from int, d *Delivery) {
 	l.stirs = l.stirs || !d.Empty()
 	for _, a := range d.New {
+		a.Heard = now
 		if l.queue.Push(a.Item) == nil {
 			l.waiting[a.Item.ID] = a
 		} else if l.cfg.Rank == 0 { // Offer has seen it: cannot be

@@ -159,14 +159,15 @@ func encodeBody(r *request.Request, opaque []byte, now time.Duration) ([]byte, e
 	return json.Marshal(b)
 }
 
-func decodeBody(data []byte, prompt []int32, now time.Duration) (*request.Request, []byte, error) {
+// decodeBody reads it. heard is when it was delivered: its deadline runs since then.
+func decodeBody(data []byte, prompt []int32, heard time.Duration) (*request.Request, []byte, error) {
 	var b body
 	if err := json.Unmarshal(data, &b); err != nil {
 		return nil, nil, fmt.Errorf("request: %w", err)
 	}
 	b.Request.Prompt = prompt
 	if b.Request.Deadline > 0 {
-		b.Request.Deadline += now
+		b.Request.Deadline += heard
 	}
 	return &b.Request, b.Opaque, nil
 }

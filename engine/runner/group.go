@@ -100,6 +100,9 @@ func NewGroup(cfg GroupConfig, members []Member) (*Engine, error) {
 		}
 		step := cfg.Step
 		step.Rank = id
+		if step.MaxBytes = gatherBytes; cfg.Comm.MaxPayload > 0 {
+			step.MaxBytes = min(gatherBytes, int(cfg.Comm.MaxPayload/2))
+		}
 		if cfg.NewBalance != nil {
 			step.Balance = cfg.NewBalance()
 		}

@@ -20,6 +20,7 @@ import (
 	"tandem/engine/request"
 	"tandem/engine/tensor"
 	"tandem/engine/transfer"
+	"tandem/engine/transfer/wire"
 )
 
 // lockDevice is a counting device whose passes are collective: it fails the test
@@ -95,6 +96,7 @@ type world struct {
 	devices []*lockDevice
 	engines []*Engine // of the processes, the leader first
 	died    []chan error
+	servers []*wire.Server
 }
 
 type worldConfig struct {
@@ -105,7 +107,15 @@ type worldConfig struct {
 	step   func(*lockstep.Config)
 	comm   func(*comm.Config)
 	wrap   func(g *comm.Group, rank int) comm.Comm
+
+	balance func() *adprouter.Balance
+	wire    bool // blocks can be moved
 }
+
+// pages are the blocks of a device that keeps none.
+type pages [64][2048]byte
+
+func (p *pages) Block(id int32) []byte { return p[id][:] }
 
 func testCore() executor.Config {
 	core := executor.DefaultConfig()
@@ -186,15 +196,31 @@ func (w *world) engine(c worldConfig, span comm.Span, addr string) *Engine {
 	if c.comm != nil {
 		c.comm(&cc)
 	}
+	var server *wire.Server
+	if c.wire {
+		var err error
+		core.Incarnation = fmt.Sprint("life of ", span)
+		if server, err = wire.Listen(wire.Config{Incarnation: core.Incarnation}); err != nil {
+			w.t.Fatal(err)
+		}
+		core.Endpoint = server.Endpoint()
+		w.servers = append(w.servers, server)
+	}
 	g := GroupConfig{
 		Config: Config{Idle: time.Minute, Core: core, Info: Info{Vocab: vocab, Ranks: c.size, Leader: span.First == 0, Role: core.Role}},
-		Ranks:  span, Addr: addr, Comm: cc, Step: step,
+		Ranks:  span, Addr: addr, Comm: cc, Step: step, NewBalance: c.balance,
 	}
+	var e *Engine
 	var members []Member
 	for rank := span.First; rank <= span.Last; rank++ {
-		members = append(members, Member{Device: w.devices[rank]})
+		m := Member{Device: w.devices[rank]}
+		if server != nil {
+			m.Transport = server.Rank(rank, new(pages), func(ev any) { e.TransferEvent(rank, ev) })
+		}
+		members = append(members, m)
 	}
-	e, err := NewGroup(g, members)
+	var err error
+	e, err = NewGroup(g, members)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -221,6 +247,9 @@ func (w *world) stop() {
 				w.t.Errorf("rank %d keeps %+v", m.id, s)
 			}
 		}
+	}
+	for _, s := range w.servers {
+		s.Close()
 	}
 	goleak.VerifyNone(w.t)
 }

@@ -35,6 +35,14 @@ func (m *member) read() {
 	clear(e.mail.new)
 }
 
+// arrivalBytes is what an arrival has at most in a payload beside what is counted,
+// and gatherBytes what the arrivals of one iteration may have: more would hold all
+// ranks up, or be more than a group passes on.
+const (
+	arrivalBytes = 64
+	gatherBytes  = 8 << 20
+)
+
 // enter judges a request and gives it its place in the queue.
 func (m *member) enter(now time.Duration, s *submission) {
 	g, r := m.g, s.req
@@ -45,6 +53,7 @@ func (m *member) enter(now time.Duration, s *submission) {
 	a := &lockstep.Arrival{
 		Item: adprouter.NewItem(r, 0), Prompt: r.Prompt, Salt: r.CacheSalt, Deadline: r.Deadline, Handle: s.handle, HandOver: s.handle != nil,
 	}
+	a.Bytes = arrivalBytes + 4*len(r.Prompt) + len(r.CacheSalt) + len(a.Item.Key)
 	if g.spans() {
 		body, err := encodeBody(r, s.opaque, now)
 		if err != nil {
@@ -53,6 +62,7 @@ func (m *member) enter(now time.Duration, s *submission) {
 			return
 		}
 		a.Body = body
+		a.Bytes += len(body)
 	}
 	g.mu.Lock()
 	g.subs[r.ID] = s
@@ -88,7 +98,7 @@ func (m *member) accept(t *lockstep.Taken) error {
 		return nil // its submitter was told already that it ended
 	}
 	data, _ := t.Body.([]byte)
-	r, opaque, err := decodeBody(data, t.Prompt, now)
+	r, opaque, err := decodeBody(data, t.Prompt, t.Heard)
 	if err != nil {
 		return err
 	}
@@ -148,17 +158,11 @@ func endText(code request.Code) string {
 	return "the request could not be placed"
 }
 
-// abort answers for a request that waits in the queue, else asks all ranks.
+// abort ends what waits in the queue under the id, and asks all ranks, of which
+// one may run an earlier request with the id.
 func (g *group) abort(l *lockstep.Rank, a abort) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for id, s := range g.subs { // any order: at most one has the id
-		if s.req.Kind != request.Full && transfer.ID(s.req.TransferID) == a.id {
-			l.Cancel(id)
-			a.reply <- executor.AbortAborted
-			return
-		}
-	}
 	w := g.aborts[a.id]
 	if w == nil {
 		w = &abortWait{left: g.cfg.Comm.Size, state: executor.AbortUnknown}
@@ -166,11 +170,24 @@ func (g *group) abort(l *lockstep.Rank, a abort) {
 		l.Abort(a.id)
 	}
 	w.replies = append(w.replies, a.reply)
+	for id, s := range g.subs { // what is cancelled twice, in any order, is cancelled
+		if s.req.Kind != request.Full && transfer.ID(s.req.TransferID) == a.id {
+			l.Cancel(id)
+			w.note(executor.AbortAborted)
+		}
+	}
 }
 
 // rankOf orders abort states: what is still going on counts most.
 var rankOf = map[executor.AbortState]int{
 	executor.AbortUnknown: 0, executor.AbortDone: 1, executor.AbortAborted: 2, executor.AbortSettling: 3,
+}
+
+// note takes in that something was found in a state.
+func (w *abortWait) note(state executor.AbortState) {
+	if rankOf[state] > rankOf[w.state] {
+		w.state = state
+	}
 }
 
 func (g *group) aborted(id transfer.ID, state executor.AbortState) {
@@ -180,9 +197,7 @@ func (g *group) aborted(id transfer.ID, state executor.AbortState) {
 	if w == nil {
 		return
 	}
-	if rankOf[state] > rankOf[w.state] {
-		w.state = state
-	}
+	w.note(state)
 	if w.left--; w.left > 0 {
 		return
 	}
