@@ -58,7 +58,7 @@ func (t *tensorLeader) Run(b *tensor.Batch) ([]float32, error) {
 	t.order = encodeOrder(t.order[:0], t.copies, b)
 	logits, err := t.run(b)
 	if err != nil {
-		t.fatal = err
+		t.end(err)
 	}
 	return logits, err
 }
@@ -104,8 +104,16 @@ func checkOrders(table []comm.Record) error {
 // KeepAlive meets the followers without work.
 func (t *tensorLeader) KeepAlive() {
 	if t.fatal == nil {
-		t.fatal = t.exchange(0, 0)
+		if err := t.exchange(0, 0); err != nil {
+			t.end(err)
+		}
 	}
+}
+
+// end ends the group, whose other ranks may wait for this one in their pass.
+func (t *tensorLeader) end(err error) {
+	t.fatal = err
+	t.comm.Fail(err)
 }
 
 // Fatal is why the group ended, nil while it lives.
@@ -317,15 +325,21 @@ func agree(ctx context.Context, links []*lateGroup, blocks int) (int, error) {
 }
 
 // runTensor drives the followers of this process and, with rank 0, the loop.
+// Followers leave when ctx ends, unless rank 0 is here, which sends them home.
 func (e *Engine) runTensor(ctx context.Context) error {
-	t := e.tensor
+	t, patience := e.tensor, ctx
+	if t.leader != nil {
+		patience = context.WithoutCancel(ctx)
+	}
 	ended := make(chan error, len(t.followers))
 	for _, f := range t.followers {
-		go func() { ended <- f.run(context.WithoutCancel(ctx)) }()
+		go func() { ended <- f.run(patience) }()
 	}
 	var err error
 	if t.leader != nil {
-		err = e.runAlone(ctx)
+		if err = e.runAlone(ctx); err != nil {
+			t.leader.end(err)
+		}
 		t.leader.stop()
 	}
 	for range t.followers {
@@ -334,6 +348,9 @@ func (e *Engine) runTensor(ctx context.Context) error {
 		}
 	}
 	_ = t.group.Close()
+	if t.leader == nil && ctx.Err() != nil {
+		return nil
+	}
 	return err
 }
 
