@@ -335,7 +335,7 @@ func (l *Loaded) engine(ctx context.Context, o *LoadOptions, ck *model.Checkpoin
 		MaxNumTokens: core.MaxNumTokens, MaxSeqLen: core.MaxSeqLen, Backend: l.Backends[0].Info(),
 		Ranks: 1, TensorRanks: 1, Leader: ranks.First == 0,
 	}
-	cfg := Config{Core: core, Info: info, Logger: o.Logger, Text: l.show, Idle: o.Idle}
+	cfg := Config{Core: core, Info: info, Logger: o.Logger, Text: l.show, Idle: o.idle()}
 	switch size := max(o.Ranks, 1); {
 	case size == 1:
 		err = l.alone(cfg)
@@ -386,6 +386,16 @@ func (o *LoadOptions) group(epoch string) comm.Config {
 		c.Key = o.Group.Key
 	}
 	return c
+}
+
+// idle is how long ranks may rest: they must meet well within the time after
+// which one is missed.
+func (o *LoadOptions) idle() time.Duration {
+	idle := cmp.Or(max(o.Idle, 0), time.Second)
+	if o.Ranks > 1 && o.HangTimeout > 0 {
+		idle = min(idle, o.HangTimeout/4)
+	}
+	return idle
 }
 
 func (o *LoadOptions) addr() string {

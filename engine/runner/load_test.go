@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"tandem/engine/comm"
 	"tandem/engine/executor"
@@ -82,6 +83,26 @@ func TestPoolFitsTheMachine(t *testing.T) {
 		err := checkPool(kv, c.tokens, 1, c.total)
 		if (err == nil) != (c.want == "") || err != nil && !strings.HasPrefix(err.Error(), c.want) {
 			t.Errorf("%d blocks of %d: %v", c.blocks, c.total, err)
+		}
+	}
+}
+
+// Ranks that rest meet often enough not to be missed.
+func TestIdle(t *testing.T) {
+	for _, c := range []struct {
+		ranks            int
+		idle, hang, want time.Duration
+	}{
+		{1, 0, 0, time.Second},
+		{1, 0, time.Millisecond, time.Second},
+		{2, 0, 0, time.Second},
+		{2, 0, 30 * time.Second, time.Second},
+		{2, 0, 400 * time.Millisecond, 100 * time.Millisecond},
+		{2, 50 * time.Millisecond, 400 * time.Millisecond, 50 * time.Millisecond},
+	} {
+		o := LoadOptions{Ranks: c.ranks, Idle: c.idle, HangTimeout: c.hang}
+		if got := o.idle(); got != c.want {
+			t.Errorf("%+v: %v", c, got)
 		}
 	}
 }
