@@ -44,6 +44,7 @@ type Config struct {
 	BlockReuse   bool
 	PartialReuse bool // copy a shared beginning of a block
 	ShareInPass  bool // let requests of one step share blocks it computes
+	EventBuffer  int  // changes of the index of reusable blocks kept for readers, 0 = none
 
 	Lease             time.Duration // ctx: life of unfetched blocks
 	Attach            time.Duration // gen: from ATTACH to the first sign of the peer
@@ -62,7 +63,7 @@ func DefaultConfig() Config {
 	return Config{
 		Role: Mixed, BlockTokens: 16, MaxBatch: 64, MaxNumTokens: 2048, MaxQueued: 4096,
 		Policy: scheduler.GuaranteedNoEvict, Chunking: scheduler.FirstCome, Queue: scheduler.FCFS,
-		ChunkPrefill: true, BlockReuse: true, PartialReuse: true, ShareInPass: true,
+		ChunkPrefill: true, BlockReuse: true, PartialReuse: true, ShareInPass: true, EventBuffer: 65536,
 		Lease: time.Minute, Attach: 10 * time.Second, Progress: 10 * time.Second,
 		RecvTotal: 2 * time.Minute, PeerWait: time.Minute,
 		MaxConcurrentRecv: 64, MaxInflightBytes: 512 << 20, MaxLeasedFraction: 0.5, LocalRecompute: true,

@@ -74,8 +74,12 @@ func New(cfg Config) (*Core, error) {
 	}
 	cfg.MaxBatch = cfg.EffectiveBatch()
 	cfg.Layout.BlockTokens = cfg.BlockTokens
+	events := 0
+	if cfg.BlockReuse {
+		events = cfg.EventBuffer
+	}
 	kv, err := kvcache.New(kvcache.Config{
-		Blocks: cfg.Blocks, BlockTokens: cfg.BlockTokens, Partial: cfg.BlockReuse && cfg.PartialReuse,
+		Blocks: cfg.Blocks, BlockTokens: cfg.BlockTokens, Partial: cfg.BlockReuse && cfg.PartialReuse, Events: events,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("executor: %w", err)

@@ -14,6 +14,7 @@ type Config struct {
 	Blocks      int  // N
 	BlockTokens int  // B
 	Partial     bool // remember tokens, so that beginnings of blocks can be matched
+	Events      int  // changes of the index kept for readers, 0 = none
 }
 
 // block is the record of one block. It is in a free list if and only if
@@ -45,6 +46,7 @@ type Manager struct {
 	tokens  []int32                  // [N*B] contents of indexed blocks, if Partial
 	evicted uint64
 	epoch   uint32
+	events  *Events // nil = nobody may ask
 }
 
 // New makes a pool in which every block is empty.
@@ -62,6 +64,9 @@ func New(cfg Config) (*Manager, error) {
 	if cfg.Partial {
 		m.tokens = make([]int32, cfg.Blocks*cfg.BlockTokens)
 		m.starts = newChains[uint64](cfg.Blocks)
+	}
+	if cfg.Events > 0 {
+		m.events = newEvents(cfg.Events, cfg.Blocks)
 	}
 	m.lists.init(m.blocks)
 	for id := cfg.Blocks - 1; id >= 0; id-- {
@@ -107,6 +112,7 @@ func (m *Manager) Take(table []int32, n int) ([]int32, bool) {
 		id := m.lists.first()
 		if m.blocks[id].indexed {
 			m.unindex(id)
+			m.tell(Removed, blockhash.Hash{}, m.blocks[id].hash, 0)
 			m.evicted++
 		}
 		m.lists.remove(id)

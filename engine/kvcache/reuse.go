@@ -94,6 +94,7 @@ func (m *Manager) Commit(id int32, parent, h blockhash.Hash, tokens []int32) {
 		b.key = startKey(parent, tokens[:m.leastPartial()])
 		m.starts.add(b.key, id)
 	}
+	m.tell(Stored, parent, h, b.priority)
 	m.raiseAncestors(parent, b.priority, false)
 }
 
@@ -127,6 +128,7 @@ func (m *Manager) Reset() {
 		m.lists.remove(int32(i))
 		m.lists.pushFront(int32(i), listEmpty)
 	}
+	m.tell(Cleared, blockhash.Hash{}, blockhash.Hash{}, 0)
 }
 
 // startKey fingerprints a parent and the first tokens after it (FNV-1a).

@@ -43,7 +43,7 @@ func newRank(id int, core *executor.Core, device Device, transport Transport, vo
 	return r
 }
 
-// events are the transfer messages of one rank, in order of arrival. Senders
+// events are the transfer messages of one rank and the questions for its index, in order of arrival. Senders
 // never wait.
 type events struct {
 	mu     sync.Mutex
@@ -95,6 +95,8 @@ func (r *rank) hear(now time.Duration) {
 			r.core.KeepAlive(now, m)
 		case transfer.PullEvent:
 			r.core.PullEvent(now, m)
+		case snapshotAsk:
+			m.reply <- r.core.CacheSnapshot()
 		default:
 			panic(fmt.Sprintf("runner: unknown transfer event %T", ev))
 		}

@@ -48,9 +48,10 @@ type KVCache struct {
 	EnablePartialReuse bool   `mapstructure:"enable_partial_reuse"`
 	BlockReusePolicy   string `mapstructure:"block_reuse_policy"` // all_reusable
 	TokensPerBlock     int    `mapstructure:"tokens_per_block"`
-	MaxTokens          int    `mapstructure:"max_tokens"` // of the pool, 0 = derive from memory
-	DType              string `mapstructure:"dtype"`      // auto, bfloat16 or float32
-	Namespace          string `mapstructure:"namespace"`  // empty = served name @ fingerprint
+	MaxTokens          int    `mapstructure:"max_tokens"`            // of the pool, 0 = derive from memory
+	DType              string `mapstructure:"dtype"`                 // auto, bfloat16 or float32
+	EventBuffer        int    `mapstructure:"event_buffer_max_size"` // changes of a rank kept for readers, 0 = none
+	Namespace          string `mapstructure:"namespace"`             // empty = served name @ fingerprint
 }
 
 // Scheduling is scheduler_config.
@@ -92,7 +93,7 @@ func DefaultWorker() Worker {
 		TensorParallelSize: 1, MoeExpertParallelSize: 1, AttentionDP: defaultAttentionDP(), HangTimeoutSec: defaultHangTimeout,
 		KVCache: KVCache{
 			EnableBlockReuse: c.BlockReuse, EnablePartialReuse: c.PartialReuse, BlockReusePolicy: "all_reusable",
-			TokensPerBlock: c.BlockTokens, DType: "auto",
+			TokensPerBlock: c.BlockTokens, DType: "auto", EventBuffer: c.EventBuffer,
 		},
 		Scheduler: Scheduling{
 			CapacityPolicy: string(c.Policy), ChunkingPolicy: string(c.Chunking), QueuePolicy: string(c.Queue),
@@ -207,6 +208,8 @@ func (k KVCache) validate() error {
 		return fmt.Errorf(at+"tokens_per_block: %d must be a power of two up to 1024", b)
 	case k.MaxTokens < 0:
 		return fmt.Errorf(at+"max_tokens: %d must not be negative; 0 derives it from memory", k.MaxTokens)
+	case k.EventBuffer < 0 || k.EventBuffer > 1<<24:
+		return fmt.Errorf(at+"event_buffer_max_size: %d must be 0 (no events) to 16777216", k.EventBuffer)
 	case !slices.Contains([]string{"auto", "bfloat16", "float32"}, k.DType):
 		return fmt.Errorf(at+"dtype: %q is not one of auto, bfloat16, float32", k.DType)
 	case k.BlockReusePolicy != "all_reusable":

@@ -21,7 +21,7 @@ func (w Worker) Core(role executor.Role) executor.Config {
 	c.MaxBatch, c.MaxNumTokens, c.MaxSeqLen = w.MaxBatchSize, w.MaxNumTokens, w.MaxSeqLen
 	c.BlockTokens = w.KVCache.TokensPerBlock
 	c.BlockReuse, c.PartialReuse = w.KVCache.EnableBlockReuse, w.KVCache.EnableBlockReuse && w.KVCache.EnablePartialReuse
-	c.ShareInPass = w.KVCache.EnableBlockReuse
+	c.ShareInPass, c.EventBuffer = w.KVCache.EnableBlockReuse, w.KVCache.EventBuffer
 	c.ChunkPrefill = w.EnableChunkedPrefill
 	c.Policy, c.Chunking = scheduler.Policy(w.Scheduler.CapacityPolicy), scheduler.Chunking(w.Scheduler.ChunkingPolicy)
 	c.Queue = scheduler.Queue(w.Scheduler.QueuePolicy)

@@ -107,6 +107,8 @@ func (s *Server) serverInfo(w http.ResponseWriter, _ *http.Request) {
 		Resume: i.Role != executor.Ctx, LoRAs: []discovery.LoRA{}, Bodies: []string{"json"}, AdminAddr: s.cfg.AdminAddr,
 		TransferEndpoint: i.TransferEndpoint, Disagg: json.RawMessage("{}"),
 	}
+	_, logs := cacheTellerOf(b)
+	out.KVEvents = len(logs) > 0
 	if i.TransferEndpoint != "" {
 		out.Disagg = append(openai.AppendString([]byte(`{"ctx_info_endpoint":`), i.TransferEndpoint), '}')
 	}

@@ -77,6 +77,7 @@ type Server struct {
 	draining atomic.Bool
 	clock    clockOffset
 	log      *slog.Logger
+	events   cacheEvents
 }
 
 // New makes a server that answers 503 until Attach.
@@ -101,6 +102,7 @@ func New(cfg Config) *Server {
 	}
 	s := &Server{cfg: cfg, mux: http.NewServeMux(), log: cfg.Logger}
 	s.clock.start = cfg.Now()
+	s.events.quit = make(chan struct{})
 	s.routes()
 	return s
 }
@@ -114,8 +116,11 @@ func (s *Server) Attach(b Backend) {
 }
 
 // Drain makes the server refuse completions and report itself as draining.
-// Requests that run go on.
-func (s *Server) Drain() { s.draining.Store(true) }
+// Requests that run go on; streams of events end.
+func (s *Server) Drain() {
+	s.draining.Store(true)
+	s.events.once.Do(func() { close(s.events.quit) })
+}
 
 func (s *Server) routes() {
 	route := func(method, path string, h http.HandlerFunc) {
@@ -138,6 +143,8 @@ func (s *Server) routes() {
 	route("GET", "/v1/models", s.models)
 	route("GET", "/v1/models/{id...}", s.model)
 	route("GET", "/kv_cache_stats", s.cacheStats)
+	route("GET", "/kv_cache_events", s.streamEvents)
+	route("POST", "/kv_cache_events", s.drainEvents)
 	route("POST", "/disagg/abort", s.abort)
 	route("GET", "/steady_clock_offset", s.clock.get)
 	route("POST", "/steady_clock_offset", s.clock.post)
