@@ -164,6 +164,10 @@ func (p *process) run(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
+	dialects, err := metrics.ParseDialects(p.cfg.MetricsCompat)
+	if err != nil {
+		return err
+	}
 	reg := metrics.NewRegistry()
 	ready := make(chan struct{})
 	observer := metrics.NewWorker(reg, func() (runner.Stats, runner.Info, bool) {
@@ -177,7 +181,7 @@ func (p *process) run(ctx context.Context, path string) error {
 		default:
 			return runner.Stats{}, runner.Info{}, false
 		}
-	})
+	}, dialects...)
 	face.Version, face.AdminAddr, face.Logger = version, admin.addr, p.log
 	if p.group != nil {
 		face.Ranks, face.Remote = p.group.String(), !p.group.Leads()

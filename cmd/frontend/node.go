@@ -68,6 +68,10 @@ func (n *node) build() error {
 	if err != nil {
 		return err
 	}
+	dialects, err := metrics.ParseDialects(n.cfg.MetricsCompat)
+	if err != nil {
+		return err
+	}
 	reg := metrics.NewRegistry()
 	var server atomic.Pointer[disagg.Server]
 	observer := metrics.NewFrontend(reg, func() (disagg.Snapshot, bool) {
@@ -75,7 +79,7 @@ func (n *node) build() error {
 			return s.Snapshot(), true
 		}
 		return disagg.Snapshot{}, false
-	})
+	}, dialects...)
 	n.server, err = disagg.New(dc, disagg.Parts{
 		Registry: n.registry, Context: ctxRouter, Generation: genRouter, Observer: observer, Log: n.log, Metrics: metrics.Handler(reg),
 	})

@@ -143,7 +143,11 @@ type Stats struct {
 	Receiving       int
 	Running         int
 	Waiting         int
+	Prefilling      int // of Running
+	Decoding        int // of Running
+	PausedNow       int // of Waiting: had begun before
 	Holds           int
+	LastStep        time.Duration // from the plan to the results of the last step
 
 	PrefixHitTokens   uint64
 	PrefixQueryTokens uint64

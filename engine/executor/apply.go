@@ -19,6 +19,7 @@ func (c *Core) Apply(now time.Duration, r Result) {
 		panic("executor: Apply without a batch")
 	}
 	c.now, c.flight = now, false
+	c.stats.LastStep = now - c.planned
 	c.stats.PrefillTokens += uint64(c.share.ctxTokens)
 	c.stats.DecodeTokens += uint64(c.share.genTokens)
 	for _, cp := range c.batch.Copies {

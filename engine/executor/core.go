@@ -37,13 +37,14 @@ type Core struct {
 	alive   int // not closed
 	closing int // closed, not retired
 
-	batch  Batch
-	flight bool                      // batch runs
-	plan   *scheduler.Plan           // of the batch
-	share  share                     // of the batch
-	roots  map[string]blockhash.Hash // by salt
-	match  []int32                   // scratch of Match and lookup
-	hashes []blockhash.Hash          // scratch of lookup
+	batch   Batch
+	flight  bool                      // batch runs
+	plan    *scheduler.Plan           // of the batch
+	share   share                     // of the batch
+	planned time.Duration             // when
+	roots   map[string]blockhash.Hash // by salt
+	match   []int32                   // scratch of Match and lookup
+	hashes  []blockhash.Hash          // scratch of lookup
 
 	epoch      uint32 // last lease epoch given out
 	leaseRefs  []int32

@@ -107,7 +107,7 @@ func (c *Core) build(p *scheduler.Plan) *Batch {
 			Pages: s.Table[:c.blocksFor(end)], Sample: end == s.Known, Index: s.output(), Context: ctx,
 		})
 	}
-	c.plan, c.flight = p, true
+	c.plan, c.flight, c.planned = p, true, c.now
 	return b
 }
 

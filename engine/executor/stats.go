@@ -21,6 +21,17 @@ func (c *Core) Stats() Stats {
 	st.Receiving = c.recvOpen
 	st.Running = c.sch.Running()
 	st.Waiting = c.sch.Waiting()
+	for _, s := range c.slots {
+		switch {
+		case s == nil:
+		case s.State == request.Prefill:
+			st.Prefilling++
+		case s.State == request.Decode || s.State == request.GenReady:
+			st.Decoding++
+		case s.State == request.Paused:
+			st.PausedNow++
+		}
+	}
 	st.Holds = c.openLeases + c.recvOpen
 	if c.flight {
 		st.Holds += len(c.batch.Rows)

@@ -183,9 +183,10 @@ func (e *Engine) Stats(stall time.Duration) Stats {
 	return out
 }
 
-// sum adds the figures of a rank; Iter is the highest.
+// sum adds the figures of a rank; Iter and LastStep are the highest.
 func sum(to, add *executor.Stats) {
 	iter := max(to.Iter, add.Iter)
+	to.LastStep = max(to.LastStep, add.LastStep)
 	a, b := reflect.ValueOf(to).Elem(), reflect.ValueOf(add).Elem()
 	for i := range a.NumField() {
 		switch f := a.Field(i); f.Kind() {

@@ -51,6 +51,8 @@ type Frontend struct {
 	ShutdownGrace    float64  `mapstructure:"shutdown_grace_sec"`
 	AbortGrace       float64  `mapstructure:"abort_grace_ms"`
 
+	Observe `mapstructure:",squash"`
+
 	Later  unsupported    `mapstructure:",squash"`
 	Worker map[string]any `mapstructure:",remain"` // worker keys for both sections
 }
@@ -66,20 +68,17 @@ type ServerSection struct {
 // unsupported are keys of the documented file whose feature does not exist yet. A key that does nothing would be worse
 // than an error, so each is refused unless its value says "off".
 type unsupported struct {
-	ChatTemplate  any `mapstructure:"allow_request_chat_template"` // no worker takes one
-	Conditional   any `mapstructure:"conditional_disagg_config"`
-	Cluster       any `mapstructure:"disagg_cluster"`
-	MetaServer    any `mapstructure:"metadata_server"`
-	MetaConfig    any `mapstructure:"metadata_server_config_file"`
-	Coordinator   any `mapstructure:"disagg_coordinator_url"`
-	PerfMax       any `mapstructure:"perf_metrics_max_requests"`
-	PerfReturn    any `mapstructure:"return_perf_metrics"`
-	PerfDir       any `mapstructure:"perf_metrics_output_dir"`
-	OTLP          any `mapstructure:"otlp_config"`
-	APIKeys       any `mapstructure:"api_keys"`
-	TLS           any `mapstructure:"tls"`
-	MetricsCompat any `mapstructure:"metrics_compat"`
-	Resume        any `mapstructure:"resume_broken_streams"`
+	ChatTemplate any `mapstructure:"allow_request_chat_template"` // no worker takes one
+	Conditional  any `mapstructure:"conditional_disagg_config"`
+	Cluster      any `mapstructure:"disagg_cluster"`
+	MetaServer   any `mapstructure:"metadata_server"`
+	MetaConfig   any `mapstructure:"metadata_server_config_file"`
+	Coordinator  any `mapstructure:"disagg_coordinator_url"`
+	PerfDir      any `mapstructure:"perf_metrics_output_dir"`
+	OTLP         any `mapstructure:"otlp_config"`
+	APIKeys      any `mapstructure:"api_keys"`
+	TLS          any `mapstructure:"tls"`
+	Resume       any `mapstructure:"resume_broken_streams"`
 }
 
 // Values of conv_affinity_dp_rank_source: who says where an unknown conversation begins.
@@ -175,6 +174,9 @@ func (f Frontend) Validate() error {
 		if _, _, err := net.SplitHostPort(f.AdminAddr); err != nil {
 			return fmt.Errorf("admin_addr: %q is neither host:port nor off", f.AdminAddr)
 		}
+	}
+	if err := f.Observe.validate(); err != nil {
+		return err
 	}
 	if err := f.sections(); err != nil {
 		return err
@@ -392,6 +394,7 @@ func (f Frontend) WorkerFile(s ServerSection) map[string]any {
 			}
 		}
 	}
+	f.Observe.share(out)
 	if f.AuthKey != "" {
 		out["internal_request_auth_key"] = f.AuthKey
 	}

@@ -40,6 +40,8 @@ type Worker struct {
 	ExposeRouting  bool    `mapstructure:"expose_routing_headers"`
 	Threads        int     `mapstructure:"threads"`    // 0 = the cores this process may use
 	AdminAddr      string  `mapstructure:"admin_addr"` // host:port, or off
+
+	Observe `mapstructure:",squash"`
 }
 
 // KVCache is kv_cache_config.
@@ -198,7 +200,7 @@ func (w Worker) Validate() error {
 	if err := errors.Join(errs...); err != nil {
 		return first(err)
 	}
-	return first(errors.Join(w.validateRanks(), w.KVCache.validate(), w.Scheduler.validate(), w.Transceiver.validate()))
+	return first(errors.Join(w.validateRanks(), w.Observe.validate(), w.KVCache.validate(), w.Scheduler.validate(), w.Transceiver.validate()))
 }
 
 func (k KVCache) validate() error {

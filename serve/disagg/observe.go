@@ -36,6 +36,7 @@ const (
 	EventBypass       Event = "bypass_total"                   // none
 	EventIDRejected   Event = "conversation_id_rejected_total" // none
 	EventHandoffLapse Event = "handoff_expired_total"          // none
+	EventAffinity     Event = "affinity_applied_total"         // leg
 	EventForcedRank   Event = "forced_rank_total"              // leg, row
 	EventRankInvalid  Event = "dp_rank_invalid_total"          // none
 )

@@ -67,6 +67,7 @@ func (s *Server) setPlacement(h http.Header, p *RoutePlan, c *call) {
 	affinity := p.view(c.role).AffinityKey
 	rank := s.rankHeader(c, affinity)
 	if affinity != "" {
+		s.obs.Happened(EventAffinity, string(c.role))
 		h.Set(openai.HeaderAffinityKey, affinity)
 	}
 	if rank != "" {

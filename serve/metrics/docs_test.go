@@ -114,6 +114,7 @@ func TestPageHasTheFrontendMetrics(t *testing.T) {
 	m.Happened(disagg.EventAbort, disagg.RoleContext, "timeout")
 	m.Happened(disagg.EventDisconnect, "decode")
 	m.Happened(disagg.EventGenSkipped, "stop")
+	m.Happened(disagg.EventAffinity, disagg.RoleContext)
 	m.Happened(disagg.EventForcedRank, disagg.RoleContext, "engine")
 	reg.compare(t, "## Frontend")
 }

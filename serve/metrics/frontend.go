@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -9,18 +10,20 @@ import (
 	"tandem/serve/disagg"
 )
 
-// frontendBuckets reach from a local hop to the longest generation.
-var frontendBuckets = prometheus.ExponentialBuckets(0.001, 2, 22) // 1 ms .. 2097 s
-
 // Frontend counts what the frontend does; it is a disagg.Observer. State is read from the server's snapshot at each
 // scrape.
 type Frontend struct {
-	requests, streams, whole        prometheus.Counter
-	responses, httpErrors, internal prometheus.Counter
-	queue                           prometheus.Histogram
-	prompt, cached, completion      prometheus.Counter
-	legs                            map[string]*legMetrics // by role
-	events                          map[disagg.Event]*prometheus.CounterVec
+	sets                       []*requestMetrics
+	prompt, cached, completion prometheus.Counter
+	events                     map[disagg.Event]*prometheus.CounterVec
+}
+
+// requestMetrics are the series that other orchestrators have as well.
+type requestMetrics struct {
+	requests, streams, whole                 prometheus.Counter
+	invalid, responses, httpErrors, internal prometheus.Counter
+	queue                                    prometheus.Histogram
+	legs                                     map[string]*legMetrics // by role
 }
 
 // legMetrics are the series of one role, whose name is their prefix.
@@ -32,38 +35,30 @@ type legMetrics struct {
 var _ disagg.Observer = (*Frontend)(nil)
 
 // NewFrontend registers the metrics of a frontend. snapshot returns the server's state, ok = false before there is one.
-func NewFrontend(reg prometheus.Registerer, snapshot func() (s disagg.Snapshot, ok bool)) *Frontend {
+// The dialect TRTLLM adds the names of its orchestrator; VLLM has none of a frontend.
+func NewFrontend(reg prometheus.Registerer, snapshot func() (s disagg.Snapshot, ok bool), dialects ...Dialect) *Frontend {
 	m := &Frontend{
-		requests:   counter("total_requests", "Completions requests that passed the edge."),
-		streams:    counter("stream_requests", "Completions requests that asked for a stream."),
-		whole:      counter("nonstream_requests", "Completions requests that did not ask for a stream."),
-		responses:  counter("total_responses", "Answers, of any status."),
-		httpErrors: counter("http_exceptions", "Answers with a status of 400 or more."),
-		internal:   counter("internal_errors", "Answers with status 500: bugs of the frontend."),
-		queue: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Namespace: namespace, Name: "queue_latency_seconds", Help: "From arrival to the choice of the first worker.", Buckets: frontendBuckets,
-		}),
+		sets:       []*requestMetrics{newRequestMetrics(reg, namespace)},
 		prompt:     counter("prompt_tokens_total", "Prompt tokens of answers."),
 		cached:     counter("cached_tokens_total", "Prompt tokens of answers that a ctx worker found in its cache."),
 		completion: counter("completion_tokens_total", "Output tokens of answers."),
-		legs:       map[string]*legMetrics{},
 		events:     map[disagg.Event]*prometheus.CounterVec{},
 	}
-	reg.MustRegister(m.requests, m.streams, m.whole, m.responses, m.httpErrors, m.internal, m.queue, m.prompt, m.cached, m.completion)
-	for role, prefix := range map[string]string{disagg.RoleContext: "ctx_", disagg.RoleGeneration: "gen_"} {
-		m.legs[role] = newLegMetrics(reg, prefix)
+	if slices.Contains(dialects, TRTLLM) {
+		m.sets = append(m.sets, newRequestMetrics(reg, ""))
 	}
+	reg.MustRegister(m.prompt, m.cached, m.completion)
 	for _, e := range []struct {
 		name   disagg.Event
 		help   string
 		labels []string
 	}{
-		{disagg.EventValidation, "Requests refused at the edge.", nil},
 		{disagg.EventAbort, "Aborts sent to workers.", []string{"role", "reason"}},
 		{disagg.EventDisconnect, "Clients that left before their answer was complete.", []string{"phase"}},
 		{disagg.EventGenSkipped, "Requests that ended with their first token.", []string{"reason"}},
 		{disagg.EventBypass, "Requests that one worker ran alone.", nil},
 		{disagg.EventIDRejected, "Conversation headers that were ignored as invalid.", nil},
+		{disagg.EventAffinity, "Legs that were placed by an affinity key.", []string{"leg"}},
 		{disagg.EventForcedRank, "Ranks that the router chose, by what was sent of them.", []string{"leg", "row"}},
 		{disagg.EventRankInvalid, "Ranks that the router chose and the worker does not have.", nil},
 		{disagg.EventHandoffLapse, "Hand-overs whose blocks were gone when a gen worker asked.", nil},
@@ -79,18 +74,47 @@ func NewFrontend(reg prometheus.Registerer, snapshot func() (s disagg.Snapshot, 
 	return m
 }
 
-func newLegMetrics(reg prometheus.Registerer, prefix string) *legMetrics {
-	hist := func(name, help string) prometheus.Histogram {
-		return prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: namespace, Name: prefix + name, Help: help, Buckets: frontendBuckets})
+func newRequestMetrics(reg prometheus.Registerer, space string) *requestMetrics {
+	count := func(name, help string) prometheus.Counter {
+		c := prometheus.NewCounter(prometheus.CounterOpts{Namespace: space, Name: name, Help: help})
+		reg.MustRegister(c)
+		return c
+	}
+	m := &requestMetrics{
+		requests:   count("total_requests", "Completions requests that passed the edge."),
+		streams:    count("stream_requests", "Completions requests that asked for a stream."),
+		whole:      count("nonstream_requests", "Completions requests that did not ask for a stream."),
+		invalid:    count("validation_exceptions", "Requests refused at the edge."),
+		responses:  count("total_responses", "Answers, of any status."),
+		httpErrors: count("http_exceptions", "Answers with a status of 400 or more."),
+		internal:   count("internal_errors", "Answers with status 500: bugs of the frontend."),
+		queue: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: space, Name: "queue_latency_seconds", Help: "From arrival to the choice of the first worker.", Buckets: firstTokenBuckets,
+		}),
+		legs: map[string]*legMetrics{},
+	}
+	reg.MustRegister(m.queue)
+	for role, prefix := range map[string]string{disagg.RoleContext: "ctx_", disagg.RoleGeneration: "gen_"} {
+		m.legs[role] = newLegMetrics(reg, space, prefix)
+	}
+	return m
+}
+
+func newLegMetrics(reg prometheus.Registerer, space, prefix string) *legMetrics {
+	hist := func(name, help string, buckets []float64) prometheus.Histogram {
+		return prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: space, Name: prefix + name, Help: help, Buckets: buckets})
+	}
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: space, Name: name, Help: help})
 	}
 	l := &legMetrics{
 		total:     counter(prefix+"total_requests", "Attempts of this leg."),
 		failed:    counter(prefix+"error_requests", "Attempts that failed."),
 		retried:   counter(prefix+"retry_requests", "Attempts that repeat a failed one."),
 		completed: counter(prefix+"completed_requests", "Attempts that succeeded."),
-		first:     hist("first_token_latency_seconds", "From sending the leg to its first token."),
-		complete:  hist("complete_latency_seconds", "From sending the leg to its end."),
-		perToken:  hist("per_token_latency_seconds", "Between tokens after the first, on average of a leg."),
+		first:     hist("first_token_latency_seconds", "From sending the leg to its first token.", firstTokenBuckets),
+		complete:  hist("complete_latency_seconds", "From sending the leg to its end.", legBuckets),
+		perToken:  hist("per_token_latency_seconds", "Between tokens after the first, on average of a leg.", firstTokenBuckets),
 	}
 	reg.MustRegister(l.total, l.failed, l.retried, l.completed, l.first, l.complete, l.perToken)
 	return l
@@ -98,25 +122,33 @@ func newLegMetrics(reg prometheus.Registerer, prefix string) *legMetrics {
 
 // RequestBegan implements disagg.Observer.
 func (m *Frontend) RequestBegan(stream bool) {
-	m.requests.Inc()
-	if stream {
-		m.streams.Inc()
-		return
+	for _, r := range m.sets {
+		r.requests.Inc()
+		if stream {
+			r.streams.Inc()
+		} else {
+			r.whole.Inc()
+		}
 	}
-	m.whole.Inc()
 }
 
 // RequestRouted implements disagg.Observer.
-func (m *Frontend) RequestRouted(wait time.Duration) { m.queue.Observe(wait.Seconds()) }
+func (m *Frontend) RequestRouted(wait time.Duration) {
+	for _, r := range m.sets {
+		r.queue.Observe(wait.Seconds())
+	}
+}
 
 // RequestEnded implements disagg.Observer.
 func (m *Frontend) RequestEnded(status int, t disagg.Tokens) {
-	m.responses.Inc()
-	if status >= http.StatusBadRequest {
-		m.httpErrors.Inc()
-	}
-	if status == http.StatusInternalServerError {
-		m.internal.Inc()
+	for _, r := range m.sets {
+		r.responses.Inc()
+		if status >= http.StatusBadRequest {
+			r.httpErrors.Inc()
+		}
+		if status == http.StatusInternalServerError {
+			r.internal.Inc()
+		}
 	}
 	m.prompt.Add(float64(t.Prompt))
 	m.cached.Add(float64(t.Cached))
@@ -125,7 +157,12 @@ func (m *Frontend) RequestEnded(status int, t disagg.Tokens) {
 
 // LegEnded implements disagg.Observer.
 func (m *Frontend) LegEnded(e disagg.LegEnd) {
-	l := m.legs[e.Role]
+	for _, r := range m.sets {
+		r.legs[e.Role].ended(&e)
+	}
+}
+
+func (l *legMetrics) ended(e *disagg.LegEnd) {
 	l.total.Inc()
 	if !e.OK {
 		l.failed.Inc()
@@ -143,11 +180,18 @@ func (m *Frontend) LegEnded(e disagg.LegEnd) {
 
 // Happened implements disagg.Observer.
 func (m *Frontend) Happened(e disagg.Event, labels ...string) {
-	if e == disagg.EventRetry {
-		m.legs[labels[0]].retried.Inc()
-		return
+	switch e {
+	case disagg.EventRetry:
+		for _, r := range m.sets {
+			r.legs[labels[0]].retried.Inc()
+		}
+	case disagg.EventValidation:
+		for _, r := range m.sets {
+			r.invalid.Inc()
+		}
+	default:
+		m.events[e].WithLabelValues(labels...).Inc()
 	}
-	m.events[e].WithLabelValues(labels...).Inc()
 }
 
 // frontendCollector reads the server's snapshot at each scrape.

@@ -10,12 +10,6 @@ import (
 	"tandem/serve/worker"
 )
 
-// Buckets in seconds: from a fast step to a slow prefill, and whole requests.
-var (
-	shortBuckets = prometheus.ExponentialBuckets(0.001, 2, 18) // 1 ms .. 131 s
-	longBuckets  = prometheus.ExponentialBuckets(0.1, 2, 14)   // 0.1 s .. 819 s
-)
-
 // Worker counts the requests of one engine process; it is a worker.Observer.
 // The engine's own state is read from its snapshot at each scrape.
 type Worker struct {
@@ -26,13 +20,16 @@ type Worker struct {
 	promptTokens     prometheus.Counter
 	cachedTokens     prometheus.Counter
 	completionTokens prometheus.Counter
+	stages           *prometheus.HistogramVec
+	foreign          []*foreignWorker
 }
 
 var _ worker.Observer = (*Worker)(nil)
 
 // NewWorker registers the metrics of a worker. state returns the engine's
-// newest snapshot and what it is, ok = false while the model loads.
-func NewWorker(reg prometheus.Registerer, state func() (s runner.Stats, i runner.Info, ok bool)) *Worker {
+// newest snapshot and what it is, ok = false while the model loads. The dialects
+// add foreign names of the same figures.
+func NewWorker(reg prometheus.Registerer, state func() (s runner.Stats, i runner.Info, ok bool), dialects ...Dialect) *Worker {
 	m := &Worker{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Name: "requests_total", Help: "Completions requests that ended.",
@@ -49,8 +46,15 @@ func NewWorker(reg prometheus.Registerer, state func() (s runner.Stats, i runner
 		promptTokens:     counter("prompt_tokens_total", "Prompt tokens of answered requests."),
 		cachedTokens:     counter("cached_tokens_total", "Prompt tokens of answered requests that were found in the cache."),
 		completionTokens: counter("completion_tokens_total", "Output tokens of answered requests."),
+		stages: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: namespace, Name: "request_stage_seconds", Help: "Where the time of answered requests went; the stages of a request sum to its request_seconds.",
+			Buckets: shortBuckets,
+		}, []string{"kind", "stage"}),
 	}
-	reg.MustRegister(m.requests, m.ttft, m.itl, m.e2e, m.promptTokens, m.cachedTokens, m.completionTokens, &engineCollector{state: state})
+	for _, d := range dialects {
+		m.foreign = append(m.foreign, newForeignWorker(reg, d, state))
+	}
+	reg.MustRegister(m.stages, m.requests, m.ttft, m.itl, m.e2e, m.promptTokens, m.cachedTokens, m.completionTokens, &engineCollector{state: state})
 	return m
 }
 
@@ -59,11 +63,20 @@ func counter(name, help string) prometheus.Counter {
 }
 
 // FirstToken implements worker.Observer.
-func (m *Worker) FirstToken(d time.Duration) { m.ttft.Observe(d.Seconds()) }
+func (m *Worker) FirstToken(d time.Duration) {
+	m.ttft.Observe(d.Seconds())
+	for _, f := range m.foreign {
+		f.ttft.WithLabelValues(f.model(), "0").Observe(d.Seconds())
+	}
+}
 
 // Gap implements worker.Observer.
 func (m *Worker) Gap(d time.Duration, tokens int) {
-	m.itl.Observe(d.Seconds() / float64(max(1, tokens)))
+	each := d.Seconds() / float64(max(1, tokens))
+	m.itl.Observe(each)
+	for _, f := range m.foreign {
+		f.itl.WithLabelValues(f.model(), "0").Observe(each)
+	}
 }
 
 // Done implements worker.Observer.
@@ -76,6 +89,22 @@ func (m *Worker) Done(o worker.Observation) {
 	m.promptTokens.Add(float64(o.Prompt))
 	m.cachedTokens.Add(float64(o.Cached))
 	m.completionTokens.Add(float64(o.Output))
+	for _, st := range []struct {
+		name string
+		took time.Duration
+	}{
+		{"prepare", o.Stages.Prepare},
+		{"queue", o.Stages.Queue},
+		{"transfer", o.Stages.Transfer},
+		{"prefill", o.Stages.Prefill},
+		{"decode", o.Stages.Decode},
+		{"reply", o.Stages.Reply},
+	} {
+		m.stages.WithLabelValues(o.Kind, st.name).Observe(st.took.Seconds())
+	}
+	for _, f := range m.foreign {
+		f.done(&o)
+	}
 }
 
 // engineCollector reads the engine's snapshot at each scrape, so nothing is

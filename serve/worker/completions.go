@@ -88,12 +88,18 @@ type exchange struct {
 	job   *job
 	start time.Time
 	last  time.Time // of the last output with tokens
-	ob    Observation
+	turns turns
+	// cached is the worker's own count; ob has what the client is told.
+	cached int
+	rank   *int // of several
+	ob     Observation
 }
 
 // done reports the request to the observer and the log.
 func (x *exchange) done() {
-	x.ob.Elapsed = x.s.cfg.Now().Sub(x.start)
+	end := x.s.cfg.Now()
+	x.ob.Elapsed = end.Sub(x.start)
+	x.settle(end)
 	x.s.cfg.Observer.Done(x.ob)
 	x.s.log.Debug("request", "request_id", x.r.Header.Get(openai.HeaderRequestID), "kind", x.ob.Kind,
 		"status", x.ob.Status, "finish", x.ob.Finish, "elapsed", x.ob.Elapsed,
@@ -131,6 +137,9 @@ func (x *exchange) next(ctx context.Context, s Stream) (runner.Output, error) {
 		return o, err
 	}
 	x.tick(&o)
+	if o.Finish != request.Running {
+		x.turns, x.cached = turnsOf(o.Times, x.job.Engine.Now(), x.s.cfg.Now()), o.Usage.CachedTokens
+	}
 	switch o.Finish {
 	case request.FinishError, request.FinishCancelled:
 		if o.Err != nil {

@@ -229,9 +229,11 @@ type clockOffset struct {
 func (c *clockOffset) get(w http.ResponseWriter, _ *http.Request) {
 	at := time.Since(c.start).Seconds()
 	writeJSON(w, map[string]float64{
-		"receive_ts": at, "transmit_ts": time.Since(c.start).Seconds(), "offset": math.Float64frombits(c.offset.Load()),
+		"receive_ts": at, "transmit_ts": time.Since(c.start).Seconds(), "offset": c.load(),
 	})
 }
+
+func (c *clockOffset) load() float64 { return math.Float64frombits(c.offset.Load()) }
 
 func (c *clockOffset) post(w http.ResponseWriter, r *http.Request) {
 	data, err := openai.ReadBody(w, r, maxSmallBody)

@@ -22,6 +22,7 @@ type internal struct {
 	returnTokenIDs bool
 	session        string // conversation id of a client's header, for whole requests
 	returnRoute    bool
+	returnMetrics  bool
 }
 
 // readInternal reads and authorises the internal headers and the protected
@@ -30,6 +31,7 @@ func (s *Server) readInternal(h http.Header, q *openai.Request, info runner.Info
 	in := internal{
 		affinityKey: h.Get(openai.HeaderAffinityKey), tenant: h.Get(openai.HeaderTenant), dpRank: -1,
 		returnTokenIDs: h.Get(openai.HeaderReturnTokenIDs) == "1", returnRoute: h.Get(openai.HeaderReturnRoute) == "1",
+		returnMetrics: h.Get(openai.HeaderReturnMetrics) == "1",
 	}
 	if q.Disagg == nil { // a client of its own: a frontend puts the id into the body
 		if r, err := conversation.Resolve(conversation.Source{Header: h}); err == nil {

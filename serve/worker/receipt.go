@@ -21,10 +21,12 @@ func receipt(kind request.Kind, r runner.Route) string {
 // receipt puts the request's place into the headers. Submit has given it one, so
 // streams have it too.
 func (x *exchange) receipt(s Stream) {
-	if !x.s.cfg.ExposeRouting && !x.job.in.returnRoute {
+	r, ok := s.Route()
+	if !ok {
 		return
 	}
-	if r, ok := s.Route(); ok {
+	x.rank = &r.Rank
+	if x.s.cfg.ExposeRouting || x.job.in.returnRoute {
 		x.w.Header().Set(openai.HeaderRoute, receipt(x.job.req.Kind, r))
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"tandem/engine/request"
 	"tandem/engine/runner"
 	"tandem/serve/openai"
+	"tandem/serve/trace"
 )
 
 // answer gathers the outputs of a request that is not streamed.
@@ -37,6 +38,9 @@ func (x *exchange) reply(s Stream) {
 		return
 	}
 	x.finished(a.last.Finish, *res.Usage)
+	if t := x.timing(); t != "" {
+		x.w.Header().Set(trace.HeaderTiming, t)
+	}
 	writeJSON(x.w, res)
 }
 

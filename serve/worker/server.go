@@ -11,6 +11,7 @@ import (
 
 	"tandem/serve/discovery"
 	"tandem/serve/openai"
+	"tandem/serve/trace"
 )
 
 // Config is what a Server needs beyond its engine. The zero value of a field
@@ -38,6 +39,12 @@ type Config struct {
 	// ExposeRouting tells callers on which rank their request ran. Callers that
 	// ask for it by X-Disagg-Return-Route learn it in any case.
 	ExposeRouting bool
+
+	// PerfRecords is how many requests /perf_metrics keeps until it is read, 0 =
+	// none. ReturnPerf adds Server-Timing to all replies, and not only to those
+	// whose caller sent X-Disagg-Return-Metrics.
+	PerfRecords int
+	ReturnPerf  bool
 
 	AdminAddr string // published in /server_info
 	Metrics   http.Handler
@@ -67,6 +74,7 @@ type Observation struct {
 	Prompt   int // tokens
 	Cached   int // tokens of the prompt that were found in the cache
 	Output   int // tokens
+	Stages   Stages
 }
 
 // Server is the HTTP handler of a worker.
@@ -76,6 +84,7 @@ type Server struct {
 	backend  atomic.Pointer[Backend]
 	draining atomic.Bool
 	clock    clockOffset
+	perf     *trace.Ring[perfRecord] // nil = off
 	log      *slog.Logger
 	events   cacheEvents
 }
@@ -100,7 +109,7 @@ func New(cfg Config) *Server {
 	if cfg.Observer == nil {
 		cfg.Observer = noObserver{}
 	}
-	s := &Server{cfg: cfg, mux: http.NewServeMux(), log: cfg.Logger}
+	s := &Server{cfg: cfg, mux: http.NewServeMux(), log: cfg.Logger, perf: trace.NewRing[perfRecord](cfg.PerfRecords)}
 	s.clock.start = cfg.Now()
 	s.events.quit = make(chan struct{})
 	s.routes()
@@ -146,6 +155,7 @@ func (s *Server) routes() {
 	route("GET", "/kv_cache_events", s.streamEvents)
 	route("POST", "/kv_cache_events", s.drainEvents)
 	route("POST", "/disagg/abort", s.abort)
+	route("GET", "/perf_metrics", s.perfMetrics)
 	route("GET", "/steady_clock_offset", s.clock.get)
 	route("POST", "/steady_clock_offset", s.clock.post)
 }

@@ -7,6 +7,7 @@ import (
 	"tandem/engine/request"
 	"tandem/engine/runner"
 	"tandem/serve/openai"
+	"tandem/serve/trace"
 )
 
 // streamer writes the events of one streamed reply.
@@ -113,6 +114,11 @@ func (st *streamer) end(o *runner.Output) error {
 	j := st.x.job
 	if j.wire.IncludeUsage {
 		if err := st.events.Data(st.chunks.AppendUsage(nil, j.usage(o.Usage))); err != nil {
+			return err
+		}
+	}
+	if t := st.x.timing(); t != "" {
+		if err := st.events.Comment(trace.HeaderTiming + ": " + t); err != nil {
 			return err
 		}
 	}
