@@ -101,7 +101,8 @@ func TestForeignPackagesStayInTheirPlace(t *testing.T) {
 	places := map[string][]string{
 		"github.com/spf13/viper":              {"serve/config"},
 		"github.com/prometheus/client_golang": {"serve/metrics", "cmd/*"},
-		"google.golang.org/grpc":              {"engine/transfer/*", "engine/comm*"},
+		"google.golang.org/grpc":              {"engine/transfer/*", "engine/comm*", "serve/discovery/etcd"},
+		"go.etcd.io/etcd":                     {"serve/discovery/etcd"},
 		"C":                                   {"kernels/*"},
 	}
 	for _, s := range load(t) {

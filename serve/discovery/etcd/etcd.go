@@ -1,0 +1,188 @@
+// Package etcd keeps registrations of workers in etcd: the same keys and values as the HTTP storage, each with a lease, so
+// that a worker that stops refreshing disappears by itself.
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+
+	"tandem/serve/discovery/cluster"
+)
+
+// relistPause is the pause before the keys are listed anew after a failure.
+const relistPause = time.Second
+
+// reconnect bounds the pause between attempts to connect well below the TTL of registrations; gRPC's own grows to minutes.
+var reconnect = grpc.ConnectParams{
+	Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+	MinConnectTimeout: 2 * time.Second,
+}
+
+// Store is a connection to etcd. Safe for concurrent use. It is a cluster.Store and a cluster.Source.
+type Store struct {
+	client *clientv3.Client
+
+	mu     sync.Mutex
+	leases map[string]clientv3.LeaseID // by key that was put here
+}
+
+// New connects to one or more endpoints, host:port each. The connection is made and kept up in the background, so an etcd
+// that is down is no error here.
+func New(endpoints []string) (*Store, error) {
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: endpoints, DialTimeout: 2 * time.Second, DialKeepAliveTime: 5 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
+		DialOptions: []grpc.DialOption{grpc.WithConnectParams(reconnect)},
+		Logger:      zap.NewNop(), // what fails comes back as an error and is logged by its caller
+	})
+	if err != nil {
+		return nil, fmt.Errorf("etcd: %w", err)
+	}
+	return &Store{client: client, leases: map[string]clientv3.LeaseID{}}, nil
+}
+
+// Close ends the connection.
+func (s *Store) Close() error { return s.client.Close() }
+
+// Put stores a value with a new lease. etcd counts leases in whole seconds, so ttl is rounded up.
+func (s *Store) Put(ctx context.Context, key, value string, ttl time.Duration) error {
+	lease, err := s.client.Grant(ctx, int64((ttl+time.Second-1)/time.Second))
+	if err != nil {
+		return fmt.Errorf("etcd: %w", err)
+	}
+	if _, err := s.client.Put(ctx, key, value, clientv3.WithLease(lease.ID)); err != nil {
+		return fmt.Errorf("etcd: %w", err) // the lease ends by itself
+	}
+	s.mu.Lock()
+	s.leases[key] = lease.ID
+	s.mu.Unlock()
+	return nil
+}
+
+// Refresh keeps the key's lease alive; ErrAbsent when lease or key are gone.
+func (s *Store) Refresh(ctx context.Context, key string, _ time.Duration) error {
+	s.mu.Lock()
+	lease, ok := s.leases[key]
+	s.mu.Unlock()
+	if !ok {
+		return cluster.ErrAbsent
+	}
+	if _, err := s.client.KeepAliveOnce(ctx, lease); err != nil {
+		if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+			return cluster.ErrAbsent
+		}
+		return fmt.Errorf("etcd: %w", err)
+	}
+	got, err := s.client.Get(ctx, key, clientv3.WithCountOnly())
+	if err != nil {
+		return fmt.Errorf("etcd: %w", err)
+	}
+	if got.Count == 0 {
+		return cluster.ErrAbsent // somebody deleted it by hand
+	}
+	return nil
+}
+
+// Delete drops a key and its lease.
+func (s *Store) Delete(ctx context.Context, key string) error {
+	if _, err := s.client.Delete(ctx, key); err != nil {
+		return fmt.Errorf("etcd: %w", err)
+	}
+	s.mu.Lock()
+	lease, ok := s.leases[key]
+	delete(s.leases, key)
+	s.mu.Unlock()
+	if ok {
+		_, _ = s.client.Revoke(ctx, lease) // else it ends by itself: nothing refreshes it any more
+	}
+	return nil
+}
+
+// Follow lists the keys below prefix and watches them from the revision of the listing; after a compaction or a lost watch
+// it lists them anew. While etcd cannot be reached nothing is applied: the last list holds.
+func (s *Store) Follow(ctx context.Context, prefix string, apply func(map[string]string), problem func(error)) {
+	for ctx.Err() == nil {
+		err := s.follow(ctx, prefix, apply, func() { problem(nil) })
+		if ctx.Err() != nil {
+			return
+		}
+		problem(err)
+		timer := time.NewTimer(relistPause)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// listLimit bounds a listing.
+const listLimit = 5 * time.Second
+
+// errWatchEnded says that the server closed a watch.
+var errWatchEnded = errors.New("etcd: the watch ended")
+
+func (s *Store) follow(ctx context.Context, prefix string, apply func(map[string]string), listed func()) error {
+	list, revision, err := s.list(ctx, prefix)
+	if err != nil {
+		return err
+	}
+	apply(copyOf(list))
+	listed()
+	return s.watch(ctx, prefix, list, revision+1, apply)
+}
+
+// watch applies the changes of list from a revision on, until the watch fails.
+func (s *Store) watch(ctx context.Context, prefix string, list map[string]string, from int64, apply func(map[string]string)) error {
+	// A watch that ends with this context leaves nothing behind at the client. Without a leader it fails instead of
+	// standing still.
+	wctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	defer cancel()
+	for answer := range s.client.Watch(wctx, prefix, clientv3.WithPrefix(), clientv3.WithRev(from)) {
+		if err := answer.Err(); err != nil {
+			return fmt.Errorf("etcd: %w", err)
+		}
+		for _, ev := range answer.Events {
+			if ev.Type == clientv3.EventTypeDelete {
+				delete(list, string(ev.Kv.Key))
+			} else {
+				list[string(ev.Kv.Key)] = string(ev.Kv.Value)
+			}
+		}
+		if len(answer.Events) > 0 {
+			apply(copyOf(list))
+		}
+	}
+	return errWatchEnded
+}
+
+func (s *Store) list(ctx context.Context, prefix string) (map[string]string, int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, listLimit)
+	defer cancel()
+	got, err := s.client.Get(ctx, prefix, clientv3.WithPrefix())
+	if err != nil {
+		return nil, 0, fmt.Errorf("etcd: %w", err)
+	}
+	list := make(map[string]string, len(got.Kvs))
+	for _, kv := range got.Kvs {
+		list[string(kv.Key)] = string(kv.Value)
+	}
+	return list, got.Header.Revision, nil
+}
+
+// copyOf keeps what was handed out from changing.
+func copyOf(list map[string]string) map[string]string {
+	out := make(map[string]string, len(list))
+	for k, v := range list {
+		out[k] = v
+	}
+	return out
+}
