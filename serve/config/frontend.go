@@ -349,6 +349,7 @@ func (f Frontend) disagg(key []byte) disagg.Config {
 	c.EarlyFirstToken, c.ExposeRouting = f.EarlyFirstToken, f.ExposeRouting
 	c.EngineConvAffinity, c.RankHints = f.EngineConv, f.RankSource == rankByRouter
 	c.Conversations = conversation.Rules{Agents: f.AgentHeaders, ParentHeader: f.SubHeader, Scope: conversation.Scope(f.SubScope)}
+	c.ReturnPerf, c.PerfRecords = f.ReturnPerf, f.PerfRecords
 	c.AuthKey = key
 	c.NodeID, c.ProcessID = disagg.DefaultNodeID(), disagg.DefaultProcessID()
 	if f.NodeID != nil {

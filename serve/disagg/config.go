@@ -31,6 +31,8 @@ type Config struct {
 	RankHints           bool               // with EngineConvAffinity: send the router's rank as a hint
 	Conversations       conversation.Rules // whose conversation a request is, and whose sub-agent
 	AuthKey             []byte             // signs protected fields, empty = unsigned
+	ReturnPerf          bool               // tell clients where the time of their request went
+	PerfRecords         int                // requests that /perf_metrics keeps, 0 = none
 	NodeID              int                // 0..255
 	ProcessID           int                // 0..63
 	Version             string

@@ -80,9 +80,10 @@ func (s *Server) contextAttempt(ctx context.Context, p *RoutePlan, sel router.Se
 	}
 	defer l.close()
 	h, lerr := s.readHandoff(l, p)
-	l.first = s.now().Sub(l.started)
+	p.trip.ctxDone = s.now()
+	l.first = p.trip.ctxDone.Sub(l.started)
 	if h != nil {
-		l.tokens = 1
+		l.tokens, p.trip.id = 1, h.id
 	}
 	s.report(l, lerr)
 	return h, lerr

@@ -8,6 +8,7 @@ import (
 	"tandem/serve/discovery"
 	"tandem/serve/openai"
 	"tandem/serve/router"
+	"tandem/serve/trace"
 )
 
 // generationLeg runs the gen leg with its retries and sends the answer. h is nil when a mixed worker runs the whole
@@ -142,6 +143,9 @@ func (s *Server) relayWhole(l *leg, g *genAttempt) *legError {
 	}
 	if stripInternal(&body, g.p.Req.ReturnTokenIDs) || changed {
 		data = body.AppendJSON(make([]byte, 0, len(data)+64))
+	}
+	if s.cfg.ReturnPerf {
+		g.out.w.Header().Set(trace.HeaderTiming, g.p.trip.serverTiming(g.p.Arrived, s.now()))
 	}
 	g.out.usage = usage
 	g.h.settle(s)

@@ -24,6 +24,7 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("GET /health/ready", s.healthReady)
 	mux.HandleFunc("GET /cluster_info", s.clusterInfo)
 	mux.HandleFunc("GET /version", s.version)
+	mux.HandleFunc("GET /perf_metrics", s.perfMetrics)
 	if s.metrics != nil {
 		mux.Handle("GET /metrics", s.metrics)
 		mux.Handle("GET /prometheus/metrics", s.metrics)

@@ -32,6 +32,8 @@ type RoutePlan struct {
 	Arrived   time.Time
 	Deadline  time.Time // of the whole answer, or of a stream's first event
 
+	trip journey
+
 	tokens []int32 // prompt ids if the client sent them
 	text   string  // else the text that placement hashes
 }

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"time"
 
 	"tandem/serve/openai"
+	"tandem/serve/trace"
 )
 
 // maxHeldBytes bounds comments that wait for the first event.
@@ -58,6 +60,10 @@ func (r *relay) run() *legError {
 			return l.fail(faultReply, upstream("the worker's stream has no events"), nil)
 		}
 		l.timer.Stop() // a slow client is not a slow worker
+		if finished && r.s.cfg.ReturnPerf {
+			now := r.s.now()
+			event = fmt.Appendf(nil, ": %s: %s\n\n%s", trace.HeaderTiming, g.p.trip.serverTiming(g.p.Arrived, now), event)
+		}
 		if err := r.event(event, data); err != nil {
 			return r.clientGone(err)
 		}
@@ -82,6 +88,7 @@ func (r *relay) drain() {
 func (r *relay) emitFirst() error {
 	h, req, out := r.g.h, r.g.p.Req, r.g.out
 	out.early = true
+	r.g.p.trip.first = r.s.now()
 	enc := openai.NewChunks(req.Endpoint, openai.ReplyID(req.Endpoint, r.g.p.RequestID), h.model, openai.Created(h.id, r.s.now()))
 	if req.Endpoint == openai.Chat {
 		if err := out.data(enc.AppendRole(nil)); err != nil {
@@ -104,6 +111,10 @@ func (r *relay) emitFirst() error {
 
 // comment relays a comment, or keeps it until the answer has begun.
 func (r *relay) comment(event []byte) error {
+	if text, ok := isTiming(event); ok {
+		r.g.p.trip.timing(r.l.role, text)
+		return nil
+	}
 	if r.g.out.relayed {
 		return r.g.out.raw(event)
 	}
@@ -126,6 +137,9 @@ func (r *relay) event(event, data []byte) error {
 		if roleOnly {
 			return out.raw(r.flushHeld(event)) // says nothing about the blocks yet
 		}
+	}
+	if r.g.p.trip.first.IsZero() {
+		r.g.p.trip.first = r.s.now()
 	}
 	r.g.h.settle(r.s)
 	event = r.flushHeld(event)

@@ -43,6 +43,7 @@ type stub struct {
 	id     string
 	script func(n int, q seen, w http.ResponseWriter, r *http.Request) // n counts from 0
 	aborts chan int64
+	more   func(w http.ResponseWriter, r *http.Request) // all other routes, nil = 404
 
 	mu   sync.Mutex
 	log  []seen
@@ -78,6 +79,13 @@ func newStub(t *testing.T, role discovery.Role, script func(int, seen, http.Resp
 		st.log = append(st.log, q)
 		st.mu.Unlock()
 		st.script(n, q, w, r)
+	})
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		if st.more == nil {
+			http.NotFound(w, r)
+			return
+		}
+		st.more(w, r)
 	})
 	st.Server = httptest.NewServer(mux)
 	st.id = strings.TrimPrefix(st.URL, "http://")

@@ -92,7 +92,7 @@ func phase(p *RoutePlan, out *client, e *legError) string {
 
 // finish sends what is left to send and counts the request. It returns whether the connection must be cut.
 func (s *Server) finish(ctx context.Context, p *RoutePlan, out *client, err error) (cut bool) {
-	defer func() { s.obs.RequestEnded(out.status, tokensOf(out.usage)) }()
+	defer func() { s.obs.RequestEnded(out.status, tokensOf(out.usage)); s.ended(ctx, p, out, err) }()
 	if err == nil {
 		return false
 	}

@@ -39,6 +39,8 @@ type Server struct {
 	ids      *IDs
 	client   *http.Client
 
+	perf     *perf
+	clocks   sync.Map // workers whose clocks were compared
 	rankTold   sync.Map // leg and worker whose first ranks are in the log
 	handoffs   atomic.Int64
 	background sync.WaitGroup  // aborts on their way
@@ -76,6 +78,7 @@ func New(cfg Config, parts Parts) (*Server, error) {
 	if s.now == nil {
 		s.now = time.Now
 	}
+	s.perf = newPerf(cfg.PerfRecords, s.now())
 	s.ids = NewIDs(cfg.NodeID, cfg.ProcessID, s.now)
 	s.stop, s.stopNow = context.WithCancelCause(context.Background())
 	return s, nil
@@ -86,6 +89,9 @@ func (s *Server) SetStarted() {
 	s.mu.Lock()
 	s.started = true
 	s.mu.Unlock()
+	for _, in := range append(s.reg.Candidates(discovery.Context, ""), s.reg.Candidates(discovery.Generation, "")...) {
+		s.syncClock(in)
+	}
 	st := s.reg.Status()
 	for _, w := range s.inert(&st) {
 		s.log.Warn(w.Message, "code", w.Code)

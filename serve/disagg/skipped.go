@@ -2,8 +2,10 @@ package disagg
 
 import (
 	"encoding/json"
+	"errors"
 
 	"tandem/serve/openai"
+	"tandem/serve/trace"
 )
 
 // skipGen answers from the ctx reply alone: the first token ended the request.
@@ -12,9 +14,12 @@ func (s *Server) skipGen(p *RoutePlan, h *handoff, out *client) error {
 	p.Path = PathCtxOnly
 	out.route(h.id, PathCtxOnly, h.instance.ID, "", h.route)
 	usage := openai.NewUsage(h.usage.PromptTokens, h.usage.CompletionTokens, h.usage.Cached())
-	out.usage = &usage
+	out.usage, p.trip.first = &usage, p.trip.ctxDone
 	if p.Req.Stream {
 		return s.skipStream(p, h, out, usage)
+	}
+	if s.cfg.ReturnPerf {
+		out.w.Header().Set(trace.HeaderTiming, p.trip.serverTiming(p.Arrived, s.now()))
 	}
 	body := h.body.Clone()
 	stripInternal(&body, p.Req.ReturnTokenIDs)
@@ -70,6 +75,11 @@ func (s *Server) skipStream(p *RoutePlan, h *handoff, out *client, usage openai.
 	if p.Req.IncludeUsage {
 		if err := out.data(enc.AppendUsage(nil, usage)); err != nil {
 			return err
+		}
+	}
+	if s.cfg.ReturnPerf {
+		if err := out.events.Comment(trace.HeaderTiming + ": " + p.trip.serverTiming(p.Arrived, s.now())); err != nil {
+			return errors.Join(errClientGone, err)
 		}
 	}
 	return out.done()

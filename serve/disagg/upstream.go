@@ -14,6 +14,7 @@ import (
 
 	"tandem/serve/discovery"
 	"tandem/serve/openai"
+	"tandem/serve/trace"
 )
 
 // Limits on what a worker may answer, in bytes.
@@ -64,6 +65,8 @@ type call struct {
 
 // start sends a leg's request and waits for the headers of a 200 answer. On failure the leg is closed.
 func (s *Server) start(ctx context.Context, p *RoutePlan, c call) (*leg, *legError) {
+	s.syncClock(c.inst)
+	p.trip.sent(c.role, c.inst, c.id, s.now())
 	l := &leg{role: c.role, inst: c.inst, id: c.id, started: s.now()}
 	l.ctx, l.cancel = context.WithCancelCause(ctx)
 	l.timer = time.AfterFunc(c.limit, func() { l.cancel(c.cause) })
@@ -91,6 +94,7 @@ func (s *Server) start(ctx context.Context, p *RoutePlan, c call) (*leg, *legErr
 	}
 	s.reg.LegEnded(c.inst.ID, true)
 	l.resp = resp
+	p.trip.timing(c.role, resp.Header.Get(trace.HeaderTiming))
 	l.body = meter{l}
 	if resp.StatusCode != http.StatusOK {
 		data, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBytes))
@@ -110,6 +114,9 @@ func (s *Server) setHeaders(h http.Header, p *RoutePlan, c *call) {
 	}
 	if s.cfg.ExposeRouting {
 		h.Set(openai.HeaderReturnRoute, "1")
+	}
+	if s.cfg.ReturnPerf {
+		h.Set(openai.HeaderReturnMetrics, "1")
 	}
 	if len(s.cfg.AuthKey) > 0 && c.body.params.Protected() {
 		h.Set(openai.HeaderAuth, openai.Key(s.cfg.AuthKey).SignHandoff(c.body.params))

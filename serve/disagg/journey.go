@@ -1,0 +1,139 @@
+package disagg
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	"tandem/serve/discovery"
+	"tandem/serve/openai"
+	"tandem/serve/trace"
+)
+
+// journey is what is known of one request: its times and who took part. Legs that are repeated overwrite what they said.
+type journey struct {
+	id       int64 // of the last attempt, 0 = none
+	ctx, gen discovery.Instance
+	receipt  string // where the workers ran it
+	attempts int    // of both legs
+
+	ctxSent, ctxDone time.Time
+	genSent          time.Time
+	first            time.Time // the client could have its first token
+	finished         time.Time
+	ctxStages        []trace.Stage // as the workers tell them
+	genStages        []trace.Stage
+
+	status  int
+	outcome string // finish reason, or the error's type
+	tokens  Tokens
+}
+
+// sent notes that an attempt of a leg goes out.
+func (j *journey) sent(role discovery.Role, in discovery.Instance, id int64, now time.Time) {
+	j.id = id
+	j.attempts++
+	if role == discovery.Context {
+		j.ctx, j.ctxSent, j.ctxDone = in, now, time.Time{}
+		return
+	}
+	j.gen, j.genSent = in, now
+}
+
+// timing reads a worker's stages.
+func (j *journey) timing(role discovery.Role, text string) {
+	switch {
+	case text == "":
+	case role == discovery.Context:
+		j.ctxStages = trace.ParseServerTiming(text)
+	default:
+		j.genStages = trace.ParseServerTiming(text)
+	}
+}
+
+// end notes how the request ended.
+func (j *journey) end(ctx context.Context, now time.Time, out *client, err error) {
+	j.finished, j.status, j.tokens = now, out.status, tokensOf(out.usage)
+	switch {
+	case err == nil:
+		j.outcome = "ok"
+	case out.status == openai.StatusClientClosed || clientLeft(ctx):
+		j.outcome = "client_closed"
+	default:
+		j.outcome = "error"
+		var oe *openai.Error
+		var le *legError
+		if errors.As(err, &le) {
+			oe = le.err
+		}
+		if oe != nil || errors.As(err, &oe) {
+			j.outcome = oe.Type
+		}
+	}
+}
+
+// timeline divides the request's time as the frontend alone sees it.
+func (j *journey) timeline(arrived time.Time) *trace.Timeline {
+	tl := &trace.Timeline{Start: arrived}
+	tl.Add("route", j.firstSent())
+	tl.Add("ctx", j.ctxDone)
+	tl.Add("kv_wait", j.genSent)
+	tl.Add("gen", j.first)
+	tl.Add("decode", j.finished)
+	return tl
+}
+
+func (j *journey) firstSent() time.Time {
+	if j.ctxSent.IsZero() {
+		return j.genSent
+	}
+	return j.ctxSent
+}
+
+// serverTiming is what a client is told. Unlike the stages of a record these may overlap: ttft contains what is before it.
+func (j *journey) serverTiming(arrived, now time.Time) string {
+	var out []trace.Stage
+	add := func(name string, from, to time.Time) {
+		if !from.IsZero() && to.After(from) {
+			out = append(out, trace.Stage{Name: name, Took: to.Sub(from)})
+		}
+	}
+	worker := func(name string, list []trace.Stage, of string) {
+		for _, s := range list {
+			if s.Name == of {
+				out = append(out, trace.Stage{Name: name, Took: s.Took})
+			}
+		}
+	}
+	add("route", arrived, j.firstSent())
+	add("ctx", j.ctxSent, j.ctxDone)
+	worker("ctx_queue", j.ctxStages, "queue")
+	worker("prefill", j.ctxStages, "prefill")
+	if j.ctxSent.IsZero() { // one worker ran all of it
+		worker("prefill", j.genStages, "prefill")
+	}
+	worker("transfer", j.genStages, "transfer")
+	worker("gen_queue", j.genStages, "queue")
+	add("ttft", arrived, j.first)
+	if j.first.IsZero() { // one piece: the gen worker alone knows
+		worker("decode", j.genStages, "decode")
+	} else {
+		add("decode", j.first, now)
+	}
+	return trace.ServerTiming(out)
+}
+
+// decimalID is the text of an id, "" for none: ids do not fit a double.
+func decimalID(id int64) string {
+	if id == 0 {
+		return ""
+	}
+	return strconv.FormatInt(id, 10)
+}
+
+// ended gives a finished request to whoever keeps records.
+func (s *Server) ended(ctx context.Context, p *RoutePlan, out *client, err error) {
+	p.trip.end(ctx, s.now(), out, err)
+	s.perf.add(p)
+}

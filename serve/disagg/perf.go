@@ -1,0 +1,272 @@
+package disagg
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"tandem/serve/discovery"
+	"tandem/serve/trace"
+)
+
+// Limits of what a worker may tell of its requests.
+const (
+	perfWait     = 5 * time.Second
+	maxPerfBytes = 64 << 20
+)
+
+// perfRecord is one request in the frontend's /perf_metrics. Times are seconds of its steady clock, null = not reached.
+type perfRecord struct {
+	DisaggID  string             `json:"disagg_request_id"` // as text: it does not fit a double
+	RequestID string             `json:"request_id"`
+	CtxServer string             `json:"ctx_server"`
+	GenServer string             `json:"gen_server"`
+	Path      Path               `json:"path"`
+	Arrival   float64            `json:"disagg_server_arrival_time"`
+	CtxSent   *float64           `json:"ctx_dispatch_time"`
+	GenSent   *float64           `json:"gen_dispatch_time"`
+	First     *float64           `json:"disagg_server_first_token_time"`
+	Finish    float64            `json:"finish_time"`
+	Outcome   string             `json:"outcome"`
+	Prompt    int                `json:"prompt_tokens"`
+	Cached    int                `json:"cached_tokens"`
+	Output    int                `json:"completion_tokens"`
+	StagesMs  map[string]float64 `json:"stages_ms"`
+	Ctx       json.RawMessage    `json:"ctx_perf_metrics"`
+	Gen       json.RawMessage    `json:"gen_perf_metrics"`
+}
+
+// trip is a finished request that waits for its workers' records.
+type trip struct {
+	journey
+	arrived   time.Time
+	requestID string
+	path      Path
+	tries     int // reads that found no gen record
+}
+
+// perf keeps records of requests until they are read. The zero value is off.
+type perf struct {
+	size  int
+	epoch time.Time // of the steady clock
+	ring  *trace.Ring[trip]
+
+	mu      sync.Mutex // of one read at a time
+	waiting []trip
+	parts   map[partKey]json.RawMessage // workers' records without a request yet
+	order   []partKey                   // of parts, oldest first
+}
+
+// partKey finds a worker's record.
+type partKey struct {
+	server string
+	kind   string // of ours; records of other engines have none
+	id     int64
+}
+
+func newPerf(size int, epoch time.Time) *perf {
+	return &perf{size: size, epoch: epoch, ring: trace.NewRing[trip](size), parts: map[partKey]json.RawMessage{}}
+}
+
+func (p *perf) add(plan *RoutePlan) {
+	if p.ring.On() && plan.trip.id != 0 {
+		p.ring.Add(trip{journey: plan.trip, arrived: plan.Arrived, requestID: plan.RequestID, path: plan.Path})
+	}
+}
+
+// workerPart is what is read of a worker's record; times are on the frontend's clock.
+type workerPart struct {
+	CtxID     int64    `json:"ctx_request_id"`
+	Kind      string   `json:"kind"`
+	Arrival   *float64 `json:"arrival_time"`
+	Scheduled *float64 `json:"first_scheduled_time"`
+	First     *float64 `json:"first_token_time"`
+	Last      *float64 `json:"last_token_time"`
+	PullStart *float64 `json:"kv_cache_transfer_start"`
+	PullEnd   *float64 `json:"kv_cache_transfer_end"`
+}
+
+// keep takes a worker's records; those without an id cannot be joined.
+func (p *perf) keep(server string, list []json.RawMessage) {
+	for _, raw := range list {
+		var w workerPart
+		if json.Unmarshal(raw, &w) != nil || w.CtxID == 0 {
+			continue
+		}
+		key := partKey{server, w.Kind, w.CtxID}
+		if _, have := p.parts[key]; !have {
+			p.order = append(p.order, key)
+		}
+		p.parts[key] = raw
+	}
+	for len(p.order) > 2*p.size { // a request has two
+		delete(p.parts, p.order[0])
+		p.order = p.order[1:]
+	}
+}
+
+// take removes and returns the record of a leg, nil if it is not there.
+func (p *perf) take(server, kind string, id int64) json.RawMessage {
+	for _, k := range []string{kind, ""} {
+		key := partKey{server, k, id}
+		if raw, ok := p.parts[key]; ok {
+			delete(p.parts, key)
+			return raw
+		}
+	}
+	return nil
+}
+
+// join makes the record of a request. ok is false when the gen worker's part may still come.
+func (p *perf) join(t *trip) (rec perfRecord, ok bool) {
+	genKind := "generation_only"
+	if t.path == PathGenOnly {
+		genKind = "full"
+	}
+	if _, have := p.parts[partKey{t.gen.ID, genKind, t.id}]; !have && t.path == PathCtxGen && !t.genSent.IsZero() && t.tries == 0 {
+		if _, foreign := p.parts[partKey{t.gen.ID, "", t.id}]; !foreign {
+			t.tries++
+			return rec, false
+		}
+	}
+	rec = perfRecord{
+		DisaggID: decimalID(t.id), RequestID: t.requestID, CtxServer: t.ctx.ID, GenServer: t.gen.ID, Path: t.path,
+		Arrival: p.at(t.arrived), CtxSent: p.maybe(t.ctxSent), GenSent: p.maybe(t.genSent), First: p.maybe(t.first), Finish: p.at(t.finished),
+		Outcome: t.outcome, Prompt: t.tokens.Prompt, Cached: t.tokens.Cached, Output: t.tokens.Completion,
+		Ctx: p.take(t.ctx.ID, "context_only", t.id), Gen: p.take(t.gen.ID, genKind, t.id),
+	}
+	rec.StagesMs = trace.Millis(p.stages(t, rec.Ctx, rec.Gen))
+	return rec, true
+}
+
+// stages divides the request's time with what the workers say. What they say is moved within their legs, so the sum is
+// the total even if their clocks are off.
+func (p *perf) stages(t *trip, ctx, gen json.RawMessage) []trace.Stage {
+	var c, g workerPart
+	_ = json.Unmarshal(ctx, &c) // keep has read it; none stays empty
+	_ = json.Unmarshal(gen, &g)
+	tl := &trace.Timeline{Start: t.arrived}
+	tl.Add("route", t.firstSent())
+	if !t.ctxSent.IsZero() {
+		within := func(name string, at *float64) { tl.AddWithin(t.ctxSent, t.ctxDone, name, p.time(at)) }
+		within("ctx_send", c.Arrival)
+		within("ctx_queue", c.Scheduled)
+		within("prefill", c.First)
+		tl.Add("ctx_reply", t.ctxDone)
+		tl.Add("kv_wait", t.genSent)
+	}
+	if !t.genSent.IsZero() {
+		within := func(name string, at *float64) { tl.AddWithin(t.genSent, t.finished, name, p.time(at)) }
+		within("gen_send", g.Arrival)
+		within("gen_queue", g.PullStart)
+		within("transfer", g.PullEnd)
+		within("gen_queue", g.Scheduled)
+		if t.ctxSent.IsZero() {
+			within("prefill", g.First)
+		}
+		within("decode", g.Last)
+	}
+	tl.Add("reply", t.finished)
+	return tl.Stages(t.finished)
+}
+
+func (p *perf) at(t time.Time) float64 { return t.Sub(p.epoch).Seconds() }
+
+func (p *perf) maybe(t time.Time) *float64 {
+	if t.IsZero() {
+		return nil
+	}
+	at := p.at(t)
+	return &at
+}
+
+func (p *perf) time(at *float64) time.Time {
+	if at == nil || *at < -1e9 || *at > 1e9 { // of no clock
+		return time.Time{}
+	}
+	return p.epoch.Add(time.Duration(*at * float64(time.Second)))
+}
+
+// perfMetrics drains the records: each is told once, or a read later if the gen worker's part is missing.
+func (s *Server) perfMetrics(w http.ResponseWriter, r *http.Request) {
+	out := []perfRecord{}
+	p := s.perf
+	if !p.ring.On() {
+		writeJSON(w, http.StatusOK, out)
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.waiting = append(p.waiting, p.ring.Drain()...)
+	for server, list := range s.workerRecords(r.Context(), p.waiting) {
+		p.keep(server, list)
+	}
+	later := p.waiting[:0:0]
+	for i := range p.waiting {
+		t := &p.waiting[i]
+		if rec, ok := p.join(t); ok {
+			out = append(out, rec)
+		} else {
+			later = append(later, *t)
+		}
+	}
+	p.waiting = later[max(0, len(later)-p.size):]
+	writeJSON(w, http.StatusOK, out)
+}
+
+// workerRecords drains the records of all workers that took part.
+func (s *Server) workerRecords(ctx context.Context, trips []trip) map[string][]json.RawMessage {
+	ctx, cancel := context.WithTimeout(ctx, perfWait)
+	defer cancel()
+	ask := map[string]discovery.Instance{}
+	for i := range trips {
+		for _, in := range []discovery.Instance{trips[i].ctx, trips[i].gen} {
+			if in.URL != "" {
+				ask[in.ID] = in
+			}
+		}
+	}
+	out := map[string][]json.RawMessage{}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for id, in := range ask {
+		wg.Go(func() {
+			var list []json.RawMessage
+			if err := s.fetchJSON(ctx, in.URL+"/perf_metrics", &list); err != nil {
+				s.log.Debug("a worker does not tell its perf metrics", "server", id, "error", err)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			out[id] = list
+		})
+	}
+	wg.Wait()
+	return out
+}
+
+// fetchJSON reads a bounded JSON answer.
+func (s *Server) fetchJSON(ctx context.Context, url string, v any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return err
+	}
+	resp, err := s.client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return &http.ProtocolError{ErrorString: resp.Status}
+	}
+	return json.NewDecoder(io.LimitReader(resp.Body, maxPerfBytes)).Decode(v)
+}
+
+// isTiming recognises a worker's comment that tells its stages; it is not for the client.
+func isTiming(event []byte) (text string, ok bool) {
+	return strings.CutPrefix(strings.TrimSpace(string(event)), ": "+trace.HeaderTiming+": ")
+}
