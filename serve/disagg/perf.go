@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -103,10 +104,21 @@ func (p *perf) keep(server string, list []json.RawMessage) {
 		}
 		p.parts[key] = raw
 	}
-	for len(p.order) > 2*p.size { // a request has two
-		delete(p.parts, p.order[0])
-		p.order = p.order[1:]
+}
+
+// trim drops the oldest records that no request asked for.
+func (p *perf) trim() {
+	left := p.order[:0]
+	for _, key := range p.order {
+		if _, have := p.parts[key]; have {
+			left = append(left, key)
+		}
 	}
+	for len(left) > 2*p.size { // a request has two
+		delete(p.parts, left[0])
+		left = left[1:]
+	}
+	p.order = slices.Clone(left)
 }
 
 // take removes and returns the record of a leg, nil if it is not there.
@@ -214,6 +226,7 @@ func (s *Server) perfMetrics(w http.ResponseWriter, r *http.Request) {
 			later = append(later, *t)
 		}
 	}
+	p.trim()
 	p.waiting = later[max(0, len(later)-p.size):]
 	writeJSON(w, http.StatusOK, out)
 }
