@@ -31,6 +31,7 @@ type Frontend struct {
 	StripMessageHistory bool     `mapstructure:"gen_strip_message_history"`
 	PromptIDsAsBytes    bool     `mapstructure:"gen_tokids_ctxbytes"`
 	EarlyFirstToken     bool     `mapstructure:"early_first_token"`
+	Resume              bool     `mapstructure:"resume_broken_streams"`
 	ExposeRouting       bool     `mapstructure:"expose_routing_headers"`
 	EngineConv          bool     `mapstructure:"engine_conv_affinity"`
 	RankSource          string   `mapstructure:"conv_affinity_dp_rank_source"`               // engine or router
@@ -78,7 +79,6 @@ type unsupported struct {
 	OTLP         any `mapstructure:"otlp_config"`
 	APIKeys      any `mapstructure:"api_keys"`
 	TLS          any `mapstructure:"tls"`
-	Resume       any `mapstructure:"resume_broken_streams"`
 }
 
 // Values of conv_affinity_dp_rank_source: who says where an unknown conversation begins.
@@ -97,7 +97,7 @@ func DefaultFrontend() Frontend {
 	d := disagg.DefaultConfig()
 	return Frontend{
 		Hostname: "localhost", Port: 8000, ScheduleStyle: "context_first", MaxRetries: d.MaxRetries,
-		EarlyFirstToken: d.EarlyFirstToken, NumWorkers: 1, StrictStartup: true, RankSource: rankByEngine, AdminAddr: "127.0.0.1:0",
+		EarlyFirstToken: d.EarlyFirstToken, Resume: d.Resume, NumWorkers: 1, StrictStartup: true, RankSource: rankByEngine, AdminAddr: "127.0.0.1:0",
 		RequestTimeout: d.RequestTimeout.Seconds(), StreamIdle: d.StreamIdle.Seconds(),
 		ConnectTimeout: float64(d.ConnectTimeout.Milliseconds()), HandoffLease: d.HandoffLease.Seconds(),
 		StartTimeout: 180, ShutdownGrace: 30, AbortGrace: float64(d.AbortGrace.Milliseconds()),
@@ -346,7 +346,7 @@ func (f Frontend) disagg(key []byte) disagg.Config {
 	}
 	c.MaxRetries, c.NoRetry, c.MaxInflight = f.MaxRetries, f.NoRetry, f.MaxInflight
 	c.StripMessageHistory, c.PromptIDsAsBytes = f.StripMessageHistory, f.PromptIDsAsBytes
-	c.EarlyFirstToken, c.ExposeRouting = f.EarlyFirstToken, f.ExposeRouting
+	c.EarlyFirstToken, c.ExposeRouting, c.Resume = f.EarlyFirstToken, f.ExposeRouting, f.Resume
 	c.EngineConvAffinity, c.RankHints = f.EngineConv, f.RankSource == rankByRouter
 	c.Conversations = conversation.Rules{Agents: f.AgentHeaders, ParentHeader: f.SubHeader, Scope: conversation.Scope(f.SubScope)}
 	c.ReturnPerf, c.PerfRecords = f.ReturnPerf, f.PerfRecords

@@ -26,6 +26,7 @@ type Config struct {
 	StripMessageHistory bool               // gen leg gets only the last chat message
 	PromptIDsAsBytes    bool               // ask ctx for prompt_token_ids_b64
 	EarlyFirstToken     bool               // emit the first delta from the ctx reply
+	Resume              bool               // go on with a broken stream at another gen worker
 	ExposeRouting       bool               // routing headers and worker addresses to the client
 	EngineConvAffinity  bool               // leave conversations to workers that place them on ranks themselves
 	RankHints           bool               // with EngineConvAffinity: send the router's rank as a hint
@@ -47,7 +48,7 @@ func DefaultConfig() Config {
 		RequestTimeout: 180 * time.Second, StreamIdle: 60 * time.Second, ConnectTimeout: 2 * time.Second,
 		HandoffLease: 60 * time.Second, AdmissionTimeout: 30 * time.Second, AbortGrace: 2 * time.Second,
 		ClientWrite: 60 * time.Second, MaxRetries: 1, RetryPause: time.Second, RacePause: 50 * time.Millisecond,
-		EarlyFirstToken: true, Version: "0.0.0-dev",
+		EarlyFirstToken: true, Resume: true, Version: "0.0.0-dev",
 	}
 }
 

@@ -14,10 +14,7 @@ import (
 // generationLeg runs the gen leg with its retries and sends the answer. h is nil when a mixed worker runs the whole
 // request. All attempts after one hand-over share its id.
 func (s *Server) generationLeg(ctx context.Context, p *RoutePlan, h *handoff, out *client) error {
-	list := func() []discovery.Instance { return s.reg.Alone(p.Req.Model) }
-	if h != nil {
-		list = func() []discovery.Instance { return s.reg.Partners(discovery.Context, h.instance, p.Req.Model) }
-	}
+	list := s.genList(p, h)
 	admission := s.now().Add(s.cfg.AdmissionTimeout)
 	t := s.newTries()
 	var sel router.Selection
@@ -59,11 +56,23 @@ func (s *Server) generationLeg(ctx context.Context, p *RoutePlan, h *handoff, ou
 		if h != nil && lerr.reached() && lerr.fault != faultStatus && !v.same {
 			s.abort(ctx, discovery.Generation, sel.Instance, h.id, reasonOf(ctx, lerr))
 		}
+		if !v.again && s.resumable(p, out, lerr) {
+			sel.Reservation.Release(false)
+			return s.resume(ctx, p, h, out, lerr, sel.Instance.ID)
+		}
 		if !v.again || !s.pause(ctx, p, v) {
 			return lerr
 		}
 		s.obs.Happened(EventRetry, string(discovery.Generation))
 	}
+}
+
+// genList lists the workers that a gen leg may go to: partners of the ctx worker, or those that run a request alone.
+func (s *Server) genList(p *RoutePlan, h *handoff) func() []discovery.Instance {
+	if h == nil {
+		return func() []discovery.Instance { return s.reg.Alone(p.Req.Model) }
+	}
+	return func() []discovery.Instance { return s.reg.Partners(discovery.Context, h.instance, p.Req.Model) }
 }
 
 // consumed tells that the blocks of the hand-over are gone, so that only a new ctx leg can help.
@@ -79,18 +88,27 @@ type genAttempt struct {
 	id    int64
 	limit time.Duration
 	cause error
+	// resume: the client has tokens already, the worker goes on behind them.
+	resume bool
+	ids    bool // the worker was asked for the token ids behind each event
 }
 
 func (s *Server) runGen(ctx context.Context, g *genAttempt) *legError {
 	c := call{role: discovery.Generation, inst: g.inst, rank: g.rank, id: g.id, limit: g.limit, cause: g.cause, tell: !g.p.Req.Stream}
-	c.body = g.p.wholeBody()
-	if g.h != nil {
-		body, err := g.p.genBody(g.h, s.cfg.StripMessageHistory)
-		if err != nil {
-			return &legError{fault: faultReply, role: c.role, id: c.id, err: upstream("cannot encode the request"), cause: err}
-		}
-		c.body = body
+	var err error
+	switch {
+	case g.resume:
+		c.body, err = g.p.resumeBody(g.h, g.id, g.out.have.ids, s.cfg.StripMessageHistory)
+	case g.h != nil:
+		c.body, err = g.p.genBody(g.h, s.cfg.StripMessageHistory)
+	default:
+		c.body = g.p.wholeBody()
 	}
+	if err != nil {
+		return &legError{fault: faultReply, role: c.role, id: c.id, err: upstream("cannot encode the request"), cause: err}
+	}
+	g.ids = s.cfg.Resume && g.p.Req.Stream && g.inst.Info.Resume
+	c.ids = g.ids
 	l, lerr := s.start(ctx, g.p, c)
 	if lerr != nil {
 		s.obs.LegEnded(LegEnd{Role: RoleGeneration})
@@ -99,7 +117,14 @@ func (s *Server) runGen(ctx context.Context, g *genAttempt) *legError {
 	defer l.close()
 	g.announce(l.resp.Header.Get(openai.HeaderRoute))
 	if g.p.Req.Stream {
-		l.timer.Reset(max(1, g.p.Deadline.Sub(s.now())))
+		first := g.p.Deadline.Sub(s.now())
+		if g.resume {
+			first = s.cfg.RequestTimeout // it has a prefill to do, as a request that arrives now
+		}
+		l.why.Store(&errTimeout)
+		l.timer.Reset(max(1, first))
+		g.out.id = g.id
+		g.out.have.broke() // what an attempt before told and did not send
 		r := relay{s: s, l: l, g: g}
 		lerr = r.run()
 	} else {

@@ -38,6 +38,7 @@ const (
 	EventHandoffLapse Event = "handoff_expired_total"          // none
 	EventAffinity     Event = "affinity_applied_total"         // leg
 	EventForcedRank   Event = "forced_rank_total"              // leg, row
+	EventResume       Event = "streams_resumed_total"          // outcome: resumed, failed
 	EventRankInvalid  Event = "dp_rank_invalid_total"          // none
 )
 

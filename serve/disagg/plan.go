@@ -116,6 +116,18 @@ func (p *RoutePlan) ctxBody(id int64, idsAsBytes bool) (legBody, error) {
 // renders nor tokenises.
 func (p *RoutePlan) genBody(h *handoff, strip bool) (legBody, error) {
 	body := p.base(discovery.Generation)
+	p.putPrompt(&body, h, strip)
+	params := *h.params
+	params.RequestType, params.ScheduleStyle = openai.GenerationOnly, openai.ContextFirst
+	params.CtxUsage, params.FirstTokenEmitted = &h.usage, h.early
+	if err := body.SetValue("disaggregated_params", params); err != nil {
+		return legBody{}, fmt.Errorf("gen request: %w", err)
+	}
+	return finish(body, &params), nil
+}
+
+// putPrompt replaces the client's prompt by the token ids of the ctx reply.
+func (p *RoutePlan) putPrompt(body *openai.Body, h *handoff, strip bool) {
 	for _, form := range []string{"prompt", "prompt_token_ids", "prompt_token_ids_b64"} { // the client's own
 		body.Delete(form)
 	}
@@ -131,13 +143,6 @@ func (p *RoutePlan) genBody(h *handoff, strip bool) (legBody, error) {
 		last := slices.Concat([]byte("["), p.Req.Messages[len(p.Req.Messages)-1].JSON, []byte("]"))
 		body.Set("messages", last)
 	}
-	params := *h.params
-	params.RequestType, params.ScheduleStyle = openai.GenerationOnly, openai.ContextFirst
-	params.CtxUsage, params.FirstTokenEmitted = &h.usage, h.early
-	if err := body.SetValue("disaggregated_params", params); err != nil {
-		return legBody{}, fmt.Errorf("gen request: %w", err)
-	}
-	return finish(body, &params), nil
 }
 
 // wholeBody is the client's request for a worker that runs it alone.

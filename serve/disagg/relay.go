@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"time"
 
 	"tandem/serve/openai"
@@ -71,6 +72,7 @@ func (r *relay) run() *legError {
 			r.drain()
 			return nil
 		}
+		l.why.Store(&errIdle)
 		l.idle = r.s.cfg.StreamIdle
 		l.timer.Reset(l.idle)
 	}
@@ -87,7 +89,8 @@ func (r *relay) drain() {
 // emitFirst sends the role and first delta from the ctx reply while the gen worker still fetches blocks.
 func (r *relay) emitFirst() error {
 	h, req, out := r.g.h, r.g.p.Req, r.g.out
-	out.early = true
+	out.early, out.role = true, true
+	out.have.ids = slices.Clip(h.params.FirstGenTokens)
 	r.g.p.trip.first = r.s.now()
 	enc := openai.NewChunks(req.Endpoint, openai.ReplyID(req.Endpoint, r.g.p.RequestID), h.model, openai.Created(h.id, r.s.now()))
 	if req.Endpoint == openai.Chat {
@@ -115,6 +118,10 @@ func (r *relay) comment(event []byte) error {
 		r.g.p.trip.timing(r.l.role, text)
 		return nil
 	}
+	if ids, ok := openai.IDsComment(event); ok && r.g.ids {
+		r.g.out.have.told(ids) // for resume, and not for the client
+		return nil
+	}
 	if r.g.out.relayed {
 		return r.g.out.raw(event)
 	}
@@ -130,13 +137,14 @@ func (r *relay) event(event, data []byte) error {
 	if first {
 		r.l.first = r.s.now().Sub(r.l.started)
 		roleOnly := r.g.p.Req.Endpoint == openai.Chat && isRoleOnly(data)
-		if out.early && roleOnly {
-			return nil // the role went out with the early delta
+		if roleOnly && out.role {
+			return nil // it went out with the early delta, or in an attempt that failed
+		}
+		if roleOnly {
+			out.role = true // it says nothing about the blocks yet, and another attempt would say the same
+			return out.raw(r.flushHeld(event))
 		}
 		out.relayed = true
-		if roleOnly {
-			return out.raw(r.flushHeld(event)) // says nothing about the blocks yet
-		}
 	}
 	if r.g.p.trip.first.IsZero() {
 		r.g.p.trip.first = r.s.now()
@@ -146,7 +154,11 @@ func (r *relay) event(event, data []byte) error {
 	if bytes.Contains(data, []byte(`"usage"`)) {
 		event = r.withUsage(event, data)
 	}
-	return out.raw(event)
+	if err := out.raw(event); err != nil {
+		return err
+	}
+	out.have.sent(data)
+	return nil
 }
 
 // flushHeld puts comments that waited before the event.

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"tandem/serve/discovery"
@@ -45,6 +46,7 @@ type leg struct {
 	ctx    context.Context // the leg is the scope of this context
 	cancel context.CancelCauseFunc
 	timer  *time.Timer
+	why    atomic.Pointer[error] // what the timer's end means
 	wg     sync.WaitGroup
 	resp   *http.Response
 	body   io.Reader
@@ -61,6 +63,7 @@ type call struct {
 	limit time.Duration // until the answer's headers came
 	cause error         // what passing the limit means
 	tell  bool          // pass the request's deadline on
+	ids   bool          // ask for the token ids behind each event
 }
 
 // start sends a leg's request and waits for the headers of a 200 answer. On failure the leg is closed.
@@ -69,7 +72,8 @@ func (s *Server) start(ctx context.Context, p *RoutePlan, c call) (*leg, *legErr
 	p.trip.sent(c.role, c.inst, c.id, s.now())
 	l := &leg{role: c.role, inst: c.inst, id: c.id, started: s.now()}
 	l.ctx, l.cancel = context.WithCancelCause(ctx)
-	l.timer = time.AfterFunc(c.limit, func() { l.cancel(c.cause) })
+	l.why.Store(&c.cause)
+	l.timer = time.AfterFunc(c.limit, func() { l.cancel(*l.why.Load()) })
 	if w := s.reg.Watch(c.inst.ID); w != nil {
 		l.wg.Go(func() {
 			if w.Lost(l.ctx) {
@@ -111,6 +115,9 @@ func (s *Server) setHeaders(h http.Header, p *RoutePlan, c *call) {
 	if c.tell {
 		left := max(1, p.Deadline.Sub(s.now()).Milliseconds())
 		h.Set(openai.HeaderDeadline, strconv.FormatInt(left, 10))
+	}
+	if c.ids {
+		h.Set(openai.HeaderReturnTokenIDs, "1")
 	}
 	if s.cfg.ExposeRouting {
 		h.Set(openai.HeaderReturnRoute, "1")

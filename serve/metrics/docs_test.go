@@ -115,6 +115,7 @@ func TestPageHasTheFrontendMetrics(t *testing.T) {
 	m.Happened(disagg.EventDisconnect, "decode")
 	m.Happened(disagg.EventGenSkipped, "stop")
 	m.Happened(disagg.EventAffinity, disagg.RoleContext)
+	m.Happened(disagg.EventResume, "resumed")
 	m.Happened(disagg.EventForcedRank, disagg.RoleContext, "engine")
 	reg.compare(t, "## Frontend")
 }

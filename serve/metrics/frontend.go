@@ -60,6 +60,7 @@ func NewFrontend(reg prometheus.Registerer, snapshot func() (s disagg.Snapshot, 
 		{disagg.EventIDRejected, "Conversation headers that were ignored as invalid.", nil},
 		{disagg.EventAffinity, "Legs that were placed by an affinity key.", []string{"leg"}},
 		{disagg.EventForcedRank, "Ranks that the router chose, by what was sent of them.", []string{"leg", "row"}},
+		{disagg.EventResume, "Streams that broke and were to go on at another gen worker, by how that ended.", []string{"outcome"}},
 		{disagg.EventRankInvalid, "Ranks that the router chose and the worker does not have.", nil},
 		{disagg.EventHandoffLapse, "Hand-overs whose blocks were gone when a gen worker asked.", nil},
 	} {
