@@ -11,6 +11,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -152,6 +153,7 @@ type process struct {
 	listener net.Listener
 	model    string // as the user named it
 	loaded   *runner.Loaded
+	member   atomic.Pointer[membership]
 }
 
 func (p *process) run(ctx context.Context, path string) error {
@@ -215,6 +217,11 @@ func (p *process) run(ctx context.Context, path string) error {
 	close(ready)
 	handler.Attach(backend)
 	p.announce(admin.addr, time.Since(start))
+	member, err := p.register([]byte(face.Key))
+	if err != nil {
+		return err
+	}
+	defer member.leave() // also when the engine died
 
 	select {
 	case err := <-served:
@@ -231,6 +238,7 @@ func (p *process) run(ctx context.Context, path string) error {
 func (p *process) drain(server *http.Server, handler *worker.Server, stop context.CancelFunc, died chan error) error {
 	p.log.Info("draining", "grace", p.cfg.Grace())
 	handler.Drain()
+	p.member.Load().leave()
 	ctx, cancel := context.WithTimeout(context.Background(), p.cfg.Grace())
 	defer cancel()
 	var err error

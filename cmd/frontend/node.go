@@ -27,8 +27,9 @@ type node struct {
 	listener net.Listener
 	admin    string // URL of the admin listener, or off
 
-	server   *disagg.Server
-	registry *discovery.Registry
+	server     *disagg.Server
+	registry   *discovery.Registry
+	discovered *discovered // nil: the workers are listed
 }
 
 // listen opens the public port; the error names the flag to change.
@@ -64,6 +65,7 @@ func (n *node) build() error {
 		Prober: discovery.HTTPProber{Client: client}, Log: n.log,
 		// A new process has an empty cache: nothing is lost by placing its conversations anew.
 		OnRestart: func(id string) { ctxRouter.Forget(id); genRouter.Forget(id) },
+		OnGone:    func(id string) { ctxRouter.Forget(id); genRouter.Forget(id) },
 	})
 	if err != nil {
 		return err
@@ -84,6 +86,10 @@ func (n *node) build() error {
 		Registry: n.registry, Context: ctxRouter, Generation: genRouter, Observer: observer, Log: n.log, Metrics: metrics.Handler(reg),
 	})
 	server.Store(n.server)
+	if err != nil {
+		return err
+	}
+	n.discovered, err = n.discover(dc.AuthKey)
 	return err
 }
 
@@ -97,10 +103,11 @@ func (n *node) run(stop, hurry context.Context, ready func()) error {
 	background, cancel := context.WithCancel(context.WithoutCancel(stop))
 	var wg sync.WaitGroup
 	wg.Go(func() { n.registry.Run(background) })
+	n.follow(background, &wg)
 	defer func() { cancel(); wg.Wait() }()
 
 	srv := &http.Server{
-		Handler: n.server.Handler(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		Handler: n.discovered.handler(n.server.Handler()), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 		ErrorLog: slog.NewLogLogger(n.log.Handler(), slog.LevelDebug),
 	}
 	served := make(chan error, 1)
@@ -143,10 +150,21 @@ func (n *node) close(srv *http.Server) {
 
 func (n *node) waitStart(stop context.Context, served <-chan error) error {
 	limit := time.Duration(n.cfg.StartTimeout * float64(time.Second))
-	ctx, cancel := context.WithTimeout(stop, limit)
+	ctx, cancel := context.WithCancel(stop)
 	defer cancel()
 	up := make(chan error, 1) // never blocks its sender, which ends with ctx
-	go func() { up <- n.registry.WaitStart(ctx, n.cfg.StrictStartup) }()
+	go func() {
+		for {
+			lctx, end := context.WithTimeout(ctx, limit)
+			err := n.registry.WaitStart(lctx, n.cfg.StrictStartup && n.discovered == nil)
+			end()
+			if err == nil || n.discovered == nil || ctx.Err() != nil {
+				up <- err
+				return
+			}
+			n.log.Warn("still waiting for workers to register", "error", err)
+		}
+	}()
 	select {
 	case err := <-served:
 		return fmt.Errorf("http: %w", err)

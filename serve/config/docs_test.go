@@ -176,7 +176,7 @@ func TestPageOfOperationsLoads(t *testing.T) {
 		}
 		loaded++
 	}
-	if loaded != 3 {
-		t.Errorf("%d examples, want 3", loaded)
+	if loaded != 5 {
+		t.Errorf("%d examples, want 5", loaded)
 	}
 }

@@ -54,6 +54,9 @@ type Frontend struct {
 
 	Observe `mapstructure:",squash"`
 
+	Cluster      Cluster `mapstructure:"disagg_cluster"`
+	TrustNetwork bool    `mapstructure:"trust_internal_network"` // without a key, other hosts may register workers
+
 	Later  unsupported    `mapstructure:",squash"`
 	Worker map[string]any `mapstructure:",remain"` // worker keys for both sections
 }
@@ -71,7 +74,6 @@ type ServerSection struct {
 type unsupported struct {
 	ChatTemplate any `mapstructure:"allow_request_chat_template"` // no worker takes one
 	Conditional  any `mapstructure:"conditional_disagg_config"`
-	Cluster      any `mapstructure:"disagg_cluster"`
 	MetaServer   any `mapstructure:"metadata_server"`
 	MetaConfig   any `mapstructure:"metadata_server_config_file"`
 	Coordinator  any `mapstructure:"disagg_coordinator_url"`
@@ -101,6 +103,7 @@ func DefaultFrontend() Frontend {
 		RequestTimeout: d.RequestTimeout.Seconds(), StreamIdle: d.StreamIdle.Seconds(),
 		ConnectTimeout: float64(d.ConnectTimeout.Milliseconds()), HandoffLease: d.HandoffLease.Seconds(),
 		StartTimeout: 180, ShutdownGrace: 30, AbortGrace: float64(d.AbortGrace.Milliseconds()),
+		Cluster: defaultCluster(),
 	}
 }
 
@@ -178,6 +181,9 @@ func (f Frontend) Validate() error {
 	if err := f.Observe.validate(); err != nil {
 		return err
 	}
+	if err := f.Cluster.validate(); err != nil {
+		return err
+	}
 	if err := f.sections(); err != nil {
 		return err
 	}
@@ -227,6 +233,12 @@ func (f Frontend) sections() error {
 		if err := sec.s.validate(sec.name, f.Worker); err != nil {
 			return err
 		}
+		switch n := sec.s.NumInstances; {
+		case f.Cluster.On() && len(sec.s.URLs) > 0:
+			return fmt.Errorf("%s.urls: workers are listed or register (disagg_cluster), not both", sec.name)
+		case !f.Cluster.On() && n != nil && *n < 1:
+			return fmt.Errorf("%s.num_instances: %d must be at least 1", sec.name, *n)
+		}
 	}
 	if a, b := f.Context.Worker["model"], f.Generation.Worker["model"]; a != nil && b != nil && a != b {
 		return fmt.Errorf("generation_servers.model: is %v but context_servers.model is %v; both roles need the same model", b, a)
@@ -256,8 +268,8 @@ func (s ServerSection) validate(name string, shared map[string]any) error {
 		seen[id] = true
 	}
 	switch n := s.NumInstances; {
-	case n != nil && *n < 1:
-		return fmt.Errorf("%s.num_instances: %d must be at least 1", name, *n)
+	case n != nil && *n < 0:
+		return fmt.Errorf("%s.num_instances: %d is negative", name, *n)
 	case n != nil && len(s.URLs) > 0 && *n != len(s.URLs):
 		return fmt.Errorf("%s: num_instances is %d but urls has %d entries", name, *n, len(s.URLs))
 	}
@@ -301,6 +313,9 @@ func workerKeys() []string {
 
 // ValidateServe checks what `frontend serve` needs besides: workers to talk to.
 func (f Frontend) ValidateServe() error {
+	if f.Cluster.On() {
+		return nil
+	}
 	for i, s := range []ServerSection{f.Context, f.Generation} {
 		if len(s.URLs) == 0 {
 			name := []string{"context_servers", "generation_servers"}[i]
@@ -377,8 +392,11 @@ func (s ServerSection) RouterConfig() router.Config {
 	return c
 }
 
-// Discovery returns the static list of workers. Readiness needs one of each.
+// Discovery returns the static list of workers, of which readiness needs one of each, or what it needs of those that register.
 func (f Frontend) Discovery() discovery.Config {
+	if f.Cluster.On() {
+		return discovery.Config{MinContext: f.Cluster.Minimal.Context, MinGen: f.Cluster.Minimal.Generation}
+	}
 	return discovery.Config{Context: f.Context.URLs, Generation: f.Generation.URLs, MinContext: 1, MinGen: 1}
 }
 
@@ -398,6 +416,9 @@ func (f Frontend) WorkerFile(s ServerSection) map[string]any {
 	f.Observe.share(out)
 	if f.AuthKey != "" {
 		out["internal_request_auth_key"] = f.AuthKey
+	}
+	if f.TrustNetwork {
+		out["trust_internal_network"] = true
 	}
 	return out
 }

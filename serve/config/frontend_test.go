@@ -63,7 +63,7 @@ func TestFrontendErrors(t *testing.T) {
 		{"generation first", "schedule_style: generation_first", "not supported yet"},
 		{"unknown style", "schedule_style: x", "schedule_style"},
 		{"conditional", "conditional_disagg_config: {max_local_prefill_length: 3}", "conditional_disagg_config: not supported yet"},
-		{"cluster", "disagg_cluster: {cluster_uri: x}", "disagg_cluster: not supported yet"},
+		{"cluster", "disagg_cluster: {cluster_uri: x}", "disagg_cluster.cluster_uri"},
 		{"rank source", "conv_affinity_dp_rank_source: worker", `conv_affinity_dp_rank_source: "worker" is neither engine nor router`},
 		{"router foo", "generation_servers: {router: {type: foo}}", "generation_servers.router.type: unknown router \"foo\"; supported: round_robin, load_balancing, conversation"},
 		{"kv router", "context_servers: {router: {type: kv_cache_aware}}", "not supported yet"},

@@ -31,6 +31,8 @@ type Worker struct {
 	Scheduler   Scheduling   `mapstructure:"scheduler_config"`
 	Transceiver *Transceiver `mapstructure:"cache_transceiver_config"` // nil: whole requests only, on a mixed worker
 
+	Cluster Cluster `mapstructure:"disagg_cluster"`
+
 	EnableChunkedPrefill bool `mapstructure:"enable_chunked_prefill"`
 
 	AuthKey        string  `mapstructure:"internal_request_auth_key"` // literal, env:NAME or file:PATH
@@ -101,7 +103,7 @@ func DefaultWorker() Worker {
 			CapacityPolicy: string(c.Policy), ChunkingPolicy: string(c.Chunking), QueuePolicy: string(c.Queue),
 			MaxQueued: c.MaxQueued, MaxPrefillMixed: cpuPrefillMixed,
 		},
-		EnableChunkedPrefill: c.ChunkPrefill, StallThreshold: 10, ShutdownGrace: 30,
+		Cluster: defaultCluster(), EnableChunkedPrefill: c.ChunkPrefill, StallThreshold: 10, ShutdownGrace: 30,
 		AdminAddr: "127.0.0.1:0",
 	}
 }
@@ -200,7 +202,7 @@ func (w Worker) Validate() error {
 	if err := errors.Join(errs...); err != nil {
 		return first(err)
 	}
-	return first(errors.Join(w.validateRanks(), w.Observe.validate(), w.KVCache.validate(), w.Scheduler.validate(), w.Transceiver.validate()))
+	return first(errors.Join(w.Cluster.validate(), w.validateRanks(), w.Observe.validate(), w.KVCache.validate(), w.Scheduler.validate(), w.Transceiver.validate()))
 }
 
 func (k KVCache) validate() error {

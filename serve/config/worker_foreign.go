@@ -7,7 +7,6 @@ var foreignWorker = map[string]string{
 	"cuda_graph_config":                                             "only a CUDA backend captures graphs",
 	"deterministic":                                                 "the CPU backend always gives the same bits",
 	"disable_overlap_scheduler":                                     "steps do not overlap in this engine",
-	"disagg_cluster":                                                "workers are listed statically in the frontend's file",
 	"kv_cache_config.max_num_turns":                                 "block_reuse_policy is all_reusable, which counts no turns",
 	"kv_cache_config.host_cache_size":                               "there is no host tier",
 	"kv_cache_config.disk_cache_dir":                                "there is no disk tier",

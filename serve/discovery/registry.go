@@ -328,5 +328,16 @@ func (r *Registry) missing() []string {
 			out = append(out, fmt.Sprintf("worker %s has not answered yet", e.id))
 		}
 	}
+	if len(out) > 0 {
+		return out
+	}
+	for _, leg := range []struct {
+		role Role
+		min  int
+	}{{Context, r.cfg.MinContext}, {Generation, r.cfg.MinGen}} {
+		if n := r.table.prepared(leg.role); n < leg.min {
+			out = append(out, fmt.Sprintf("%d of %d %s workers are there", n, leg.min, leg.role))
+		}
+	}
 	return out
 }

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"tandem/serve/discovery"
+	registry "tandem/serve/discovery/cluster"
+	"tandem/serve/discovery/etcd"
+)
+
+// discovered is how a frontend learns of workers that register; nil: they are listed.
+type discovered struct {
+	name    string // of the cluster
+	source  registry.Source
+	storage *registry.Storage // that this frontend serves, nil = none
+	routes  http.Handler      // of storage
+	close   func() error
+}
+
+// remotePoll is how often the storage of another frontend is read at most.
+const remotePoll = time.Second
+
+// discover prepares what disagg_cluster asks for; nothing runs yet.
+func (n *node) discover(key []byte) (*discovered, error) {
+	c := n.cfg.Cluster
+	if !c.On() {
+		return nil, nil //nolint:nilnil // nil is a listed cluster
+	}
+	scheme, endpoints, err := discovery.ParseClusterURI(c.URI)
+	if err != nil {
+		return nil, fmt.Errorf("config: disagg_cluster.cluster_uri: %w", err)
+	}
+	d := &discovered{name: c.Name, close: func() error { return nil }}
+	switch {
+	case scheme == discovery.SchemeEtcd:
+		store, err := etcd.New(endpoints)
+		if err != nil {
+			return nil, fmt.Errorf("disagg_cluster.cluster_uri: %w", err)
+		}
+		d.source, d.close = store, store.Close
+	case c.Remote:
+		client := registry.NewClient(registry.ClientConfig{
+			URL: c.URI, Key: key, Poll: min(remotePoll, c.HeartbeatInterval()), Hold: c.TTL(),
+		})
+		d.source, d.close = client, client.Close
+	default:
+		if err := ownAddress(endpoints[0], n.listener.Addr()); err != nil {
+			return nil, fmt.Errorf("config: disagg_cluster.cluster_uri: %w", err)
+		}
+		d.storage = registry.NewStorage(nil)
+		d.source = d.storage
+		d.routes = d.storage.Handler(registry.Access{Key: key, Trusted: n.cfg.TrustNetwork})
+	}
+	return d, nil
+}
+
+// handler adds the storage's routes to the public ones.
+func (d *discovered) handler(public http.Handler) http.Handler {
+	if d == nil || d.storage == nil {
+		return public
+	}
+	mux := http.NewServeMux()
+	for _, path := range registry.Paths {
+		mux.Handle(path, d.routes)
+	}
+	mux.Handle("/", public)
+	return mux
+}
+
+// follow follows the registrations until ctx ends.
+func (n *node) follow(ctx context.Context, wg *sync.WaitGroup) {
+	d := n.discovered
+	if d == nil {
+		return
+	}
+	if d.storage != nil {
+		wg.Go(func() { d.storage.Run(ctx) })
+	}
+	wg.Go(func() {
+		registry.Follow(ctx, d.source, d.name, n.registry, n.log)
+		_ = d.close() // nothing is in flight any more
+	})
+}
+
+// ownAddress checks that a cluster URI points to this frontend: workers must not register where nobody looks.
+func ownAddress(endpoint string, own net.Addr) error {
+	host, port, err := net.SplitHostPort(endpoint)
+	if err != nil {
+		return fmt.Errorf("%q: %w", endpoint, err)
+	}
+	ownHost, ownPort, err := net.SplitHostPort(own.String())
+	if err != nil {
+		return fmt.Errorf("%q: %w", own, err)
+	}
+	hint := "workers would register where this frontend does not look: name its own address, or set remote_storage if another frontend holds the storage"
+	if port != ownPort {
+		return fmt.Errorf("port %s is not this frontend's (%s); %s", port, ownPort, hint)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	addrs, err := net.DefaultResolver.LookupIPAddr(ctx, host)
+	if err != nil {
+		return fmt.Errorf("host %q is not known: %w", host, err)
+	}
+	mine, err := ownIPs(net.ParseIP(ownHost))
+	if err != nil {
+		return err
+	}
+	for _, a := range addrs {
+		for _, ip := range mine {
+			if a.IP.Equal(ip) {
+				return nil
+			}
+		}
+	}
+	return fmt.Errorf("%s is not an address of this frontend, which listens on %s; %s", host, own, hint)
+}
+
+// ownIPs lists the addresses at which a listener on ip can be reached.
+func ownIPs(ip net.IP) ([]net.IP, error) {
+	if ip == nil {
+		return nil, errors.New("the listener has no IP address")
+	}
+	if !ip.IsUnspecified() {
+		return []net.IP{ip}, nil
+	}
+	list, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("addresses of this host: %w", err)
+	}
+	var out []net.IP
+	for _, a := range list {
+		if at, ok := a.(*net.IPNet); ok {
+			out = append(out, at.IP)
+		}
+	}
+	return out, nil
+}
