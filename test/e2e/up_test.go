@@ -98,6 +98,7 @@ func endless(stream bool) object {
 
 // TestGenDiesInMidStream kills the gen worker under six streams.
 func TestGenDiesInMidStream(t *testing.T) {
+	t.Setenv("TANDEM_RESUME_BROKEN_STREAMS", "false") // else they go on at the worker that is started anew
 	l := startUp(t)
 	ctxWorker := l.worker(t, "ctx")
 	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
