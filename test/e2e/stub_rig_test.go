@@ -22,9 +22,6 @@ import (
 // pending are the scenarios that the product does not pass yet, and why. They
 // run and log what happens; whoever builds the feature removes the entry.
 var pending = map[int]string{
-	30: "disagg_cluster: HTTP cluster storage",
-	31: "disagg_cluster: heartbeats and address identity",
-	32: "disagg_cluster: routes of the storage",
 	37: "router kv_cache_aware",
 	47: "/perf_metrics",
 }
