@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"tandem/engine/comm/commpb"
@@ -78,6 +79,7 @@ func (l *Listener) admit(c *leafConn, m *commpb.Hello, nonce []byte) *commpb.Ref
 			l.refusals = append(l.refusals, reason)
 		}
 		l.mu.Unlock()
+		l.tell(reason)
 		return &commpb.Refusal{Reason: reason}
 	}
 	c.token = secret()
@@ -92,7 +94,44 @@ func (l *Listener) admit(c *leafConn, m *commpb.Hello, nonce []byte) *commpb.Ref
 		l.dismiss(c)
 		return &commpb.Refusal{Reason: err.Error()}
 	}
+	l.tell("")
 	return nil
+}
+
+// tell reports who is missing.
+func (l *Listener) tell(refused string) {
+	if l.cfg.OnJoin == nil {
+		return
+	}
+	l.mu.Lock()
+	missing := l.missing()
+	l.mu.Unlock()
+	l.cfg.OnJoin(Joining{Missing: missing, Refused: refused})
+}
+
+// settingsDiff names the first key in which a process differs from the root.
+func settingsDiff(theirs, ours string, epoch, want uint32) string {
+	a, b := strings.Split(theirs, "\n"), strings.Split(ours, "\n")
+	for i := range max(len(a), len(b)) {
+		switch {
+		case i >= len(a) || i >= len(b):
+			return "have settings that the root does not know, or the other way round: use the same build"
+		case a[i] != b[i]:
+			key, value, _ := strings.Cut(b[i], "=")
+			if other, mine, _ := strings.Cut(a[i], "="); other == key {
+				return fmt.Sprintf("have %s %s, rank 0 has %s: use the same file, flags and model", key, cut(mine), cut(value))
+			}
+			return "have other settings than the root: use the same build"
+		}
+	}
+	return fmt.Sprintf("have config epoch %d, the root %d", epoch, want)
+}
+
+func cut(s string) string {
+	if len(s) > 200 {
+		return s[:200] + "…"
+	}
+	return s
 }
 
 // objection says why a leaf does not fit, nothing if it does.
@@ -107,7 +146,7 @@ func (l *Listener) objection(s Span, m *commpb.Hello, nonce []byte) string {
 	case int(m.GetSize()) != l.cfg.Size:
 		return fmt.Sprintf("%v expect %d ranks in all, the root %d", s, m.GetSize(), l.cfg.Size)
 	case m.GetConfigEpoch() != l.cfg.ConfigEpoch:
-		return fmt.Sprintf("%v have config epoch %d, the root %d", s, m.GetConfigEpoch(), l.cfg.ConfigEpoch)
+		return fmt.Sprintf("%v %s", s, settingsDiff(m.GetSettings(), l.cfg.Settings, m.GetConfigEpoch(), l.cfg.ConfigEpoch))
 	}
 	if err := l.cfg.checkSpan(s); err != nil {
 		return err.Error()
@@ -132,6 +171,9 @@ func (l *Listener) dismiss(c *leafConn) (complete bool) {
 	}
 	l.joined = slices.DeleteFunc(l.joined, func(o *leafConn) bool { return o == c })
 	c.data.close()
+	if l.cfg.OnJoin != nil {
+		go l.tell("") // the lock is held here
+	}
 	return false
 }
 

@@ -18,6 +18,12 @@ type Config struct {
 	Size int
 	// ConfigEpoch tells apart instances whose settings differ.
 	ConfigEpoch uint32
+	// Settings are what ConfigEpoch stands for, as lines of key=value. A process
+	// whose epoch differs is told which key does. Empty: it is not.
+	Settings string
+	// OnJoin is called in the process of rank 0 while it waits, whenever ranks have
+	// joined, gone, or been refused; it must not block.
+	OnJoin func(Joining)
 	// Key, when set, must be the same everywhere; joins then carry an HMAC.
 	Key []byte
 
@@ -52,6 +58,12 @@ type Config struct {
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 
 	version uint32 // for tests
+}
+
+// Joining is how far a group is that waits for ranks of other processes.
+type Joining struct {
+	Missing []int  // ranks
+	Refused string // why the last process was not taken in, empty for other news
 }
 
 // Stall is a wait that lasts longer than it should.

@@ -34,7 +34,8 @@ func Join(ctx context.Context, addr string, ranks Span, cfg Config) (*Group, err
 	if err != nil {
 		return nil, fmt.Errorf("address of rank 0: %w", err)
 	}
-	wait, cancel := context.WithTimeout(ctx, cfg.JoinTimeout)
+	// The root knows who is missing, and its word comes first if both began together.
+	wait, cancel := context.WithTimeout(ctx, cfg.JoinTimeout+min(cfg.JoinTimeout/4, 5*time.Second))
 	defer cancel()
 	for {
 		l, err := open(wait, addr, cfg)
@@ -126,7 +127,7 @@ func (l *leaf) enrol(wait context.Context, host string) error {
 	err = l.send(&commpb.LeafMessage{Kind: &commpb.LeafMessage_Hello{Hello: &commpb.Hello{
 		Version: cfg.version, Size: uint32(cfg.Size), ConfigEpoch: cfg.ConfigEpoch,
 		First: uint32(ranks.First), Last: uint32(ranks.Last), Nonce: nonce,
-		Mac: sign(cfg.Key, purposeJoin, ch.GetNonce(), nonce, ranks),
+		Mac: sign(cfg.Key, purposeJoin, ch.GetNonce(), nonce, ranks), Settings: cfg.Settings,
 	}}})
 	if err != nil {
 		return plain(err)
@@ -174,7 +175,9 @@ func (l *leaf) awaitStart() error {
 
 // plain takes the gRPC wording off an error.
 func plain(err error) error {
-	if s, ok := status.FromError(err); ok && s.Code() != codes.OK {
+	if s, ok := status.FromError(err); ok && s.Code() == codes.Canceled {
+		return fmt.Errorf("%w: the process closed it; its log may say why", ErrLost)
+	} else if ok && s.Code() != codes.OK {
 		return fmt.Errorf("%w: %s", ErrLost, s.Message())
 	}
 	return fmt.Errorf("%w: %w", ErrLost, err)

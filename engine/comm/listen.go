@@ -142,12 +142,7 @@ func (l *Listener) accept(ctx context.Context) (*Group, error) {
 func (l *Listener) incomplete(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var missing []int
-	for r := range l.cfg.Size {
-		if !l.hub.span.Has(r) && l.holder(Span{r, r}) == nil {
-			missing = append(missing, r)
-		}
-	}
+	missing := l.missing()
 	err := fmt.Errorf("%s did not join: %w", rankList(missing), context.Cause(ctx))
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		err = fmt.Errorf("%s did not join within %v: %w", rankList(missing), l.cfg.JoinTimeout, ErrTimeout)
@@ -156,6 +151,16 @@ func (l *Listener) incomplete(ctx context.Context) error {
 		err = fmt.Errorf("%w; refused: %s", err, r)
 	}
 	return err
+}
+
+// missing lists the ranks that have not joined.
+func (l *Listener) missing() (ranks []int) {
+	for r := range l.cfg.Size {
+		if !l.hub.span.Has(r) && l.holder(Span{r, r}) == nil {
+			ranks = append(ranks, r)
+		}
+	}
+	return ranks
 }
 
 // Close ends the wait for ranks. A group that was accepted is closed by itself.

@@ -397,7 +397,8 @@ type Hello struct {
 	First         uint32                 `protobuf:"varint,4,opt,name=first,proto3" json:"first,omitempty"`
 	Last          uint32                 `protobuf:"varint,5,opt,name=last,proto3" json:"last,omitempty"`
 	Nonce         []byte                 `protobuf:"bytes,6,opt,name=nonce,proto3" json:"nonce,omitempty"`
-	Mac           []byte                 `protobuf:"bytes,7,opt,name=mac,proto3" json:"mac,omitempty"` // HMAC-SHA-256 over purpose, both nonces and the ranks
+	Mac           []byte                 `protobuf:"bytes,7,opt,name=mac,proto3" json:"mac,omitempty"`           // HMAC-SHA-256 over purpose, both nonces and the ranks
+	Settings      string                 `protobuf:"bytes,8,opt,name=settings,proto3" json:"settings,omitempty"` // what the config epoch stands for, as lines of key=value
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -479,6 +480,13 @@ func (x *Hello) GetMac() []byte {
 		return x.Mac
 	}
 	return nil
+}
+
+func (x *Hello) GetSettings() string {
+	if x != nil {
+		return x.Settings
+	}
+	return ""
 }
 
 // Welcome takes the ranks into the group and names the byte path.
@@ -978,7 +986,7 @@ const file_comm_proto_rawDesc = "" +
 	"\x04kind\";\n" +
 	"\tChallenge\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x14\n" +
-	"\x05nonce\x18\x02 \x01(\fR\x05nonce\"\xaa\x01\n" +
+	"\x05nonce\x18\x02 \x01(\fR\x05nonce\"\xc6\x01\n" +
 	"\x05Hello\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\rR\x04size\x12!\n" +
@@ -986,7 +994,8 @@ const file_comm_proto_rawDesc = "" +
 	"\x05first\x18\x04 \x01(\rR\x05first\x12\x12\n" +
 	"\x04last\x18\x05 \x01(\rR\x04last\x12\x14\n" +
 	"\x05nonce\x18\x06 \x01(\fR\x05nonce\x12\x10\n" +
-	"\x03mac\x18\a \x01(\fR\x03mac\"N\n" +
+	"\x03mac\x18\a \x01(\fR\x03mac\x12\x1a\n" +
+	"\bsettings\x18\b \x01(\tR\bsettings\"N\n" +
 	"\aWelcome\x12\x1b\n" +
 	"\tdata_port\x18\x01 \x01(\rR\bdataPort\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\fR\x05token\x12\x10\n" +
