@@ -27,6 +27,7 @@ import (
 	"tandem/serve/config"
 	"tandem/serve/metrics"
 	"tandem/serve/openai"
+	"tandem/serve/trace"
 	"tandem/serve/worker"
 )
 
@@ -188,6 +189,10 @@ func (p *process) run(ctx context.Context, path string) error {
 	if p.group != nil {
 		face.Ranks, face.Remote = p.group.String(), !p.group.Leads()
 	}
+	if face.Tracer, err = trace.NewTracer(p.cfg.Spans("tandem-"+string(p.role), version, p.log)); err != nil {
+		return err
+	}
+	defer p.lastSpans(face.Tracer)
 	face.Observer, face.Metrics = observer, metrics.Handler(reg)
 	handler := worker.New(face)
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}
@@ -231,6 +236,15 @@ func (p *process) run(ctx context.Context, path string) error {
 	case <-ctx.Done():
 	}
 	return p.drain(server, handler, stopEngine, died)
+}
+
+// lastSpans sends what the tracer has left.
+func (p *process) lastSpans(t *trace.Tracer) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	if err := t.Shutdown(ctx); err != nil {
+		p.log.Warn("the last spans were not exported", "error", err)
+	}
 }
 
 // drain ends the process in good order: refuse new requests, let the running

@@ -18,6 +18,7 @@ import (
 	"tandem/serve/discovery"
 	"tandem/serve/metrics"
 	"tandem/serve/router"
+	"tandem/serve/trace"
 )
 
 // node is a running frontend: registry, server, public and admin listeners.
@@ -29,7 +30,8 @@ type node struct {
 
 	server     *disagg.Server
 	registry   *discovery.Registry
-	discovered *discovered // nil: the workers are listed
+	discovered *discovered   // nil: the workers are listed
+	tracer     *trace.Tracer // nil: no spans
 }
 
 // listen opens the public port; the error names the flag to change.
@@ -74,6 +76,9 @@ func (n *node) build() error {
 	if err != nil {
 		return err
 	}
+	if n.tracer, err = trace.NewTracer(n.cfg.Spans("tandem-frontend", version, n.log)); err != nil {
+		return err
+	}
 	reg := metrics.NewRegistry()
 	var server atomic.Pointer[disagg.Server]
 	observer := metrics.NewFrontend(reg, func() (disagg.Snapshot, bool) {
@@ -83,6 +88,7 @@ func (n *node) build() error {
 		return disagg.Snapshot{}, false
 	}, dialects...)
 	n.server, err = disagg.New(dc, disagg.Parts{
+		Tracer:   n.tracer,
 		Registry: n.registry, Context: ctxRouter, Generation: genRouter, Observer: observer, Log: n.log, Metrics: metrics.Handler(reg),
 	})
 	server.Store(n.server)
@@ -146,6 +152,9 @@ func (n *node) close(srv *http.Server) {
 		_ = srv.Close() // it ends whatever stays open
 	}
 	n.server.Close()
+	if err := n.tracer.Shutdown(last); err != nil {
+		n.log.Warn("the last spans were not exported", "error", err)
+	}
 }
 
 func (n *node) waitStart(stop context.Context, served <-chan error) error {

@@ -78,7 +78,6 @@ type unsupported struct {
 	MetaConfig   any `mapstructure:"metadata_server_config_file"`
 	Coordinator  any `mapstructure:"disagg_coordinator_url"`
 	PerfDir      any `mapstructure:"perf_metrics_output_dir"`
-	OTLP         any `mapstructure:"otlp_config"`
 	APIKeys      any `mapstructure:"api_keys"`
 	TLS          any `mapstructure:"tls"`
 }
@@ -98,7 +97,7 @@ var foreignFrontend = map[string]string{
 func DefaultFrontend() Frontend {
 	d := disagg.DefaultConfig()
 	return Frontend{
-		Hostname: "localhost", Port: 8000, ScheduleStyle: "context_first", MaxRetries: d.MaxRetries,
+		Observe: defaultObserve(), Hostname: "localhost", Port: 8000, ScheduleStyle: "context_first", MaxRetries: d.MaxRetries,
 		EarlyFirstToken: d.EarlyFirstToken, Resume: d.Resume, NumWorkers: 1, StrictStartup: true, RankSource: rankByEngine, AdminAddr: "127.0.0.1:0",
 		RequestTimeout: d.RequestTimeout.Seconds(), StreamIdle: d.StreamIdle.Seconds(),
 		ConnectTimeout: float64(d.ConnectTimeout.Milliseconds()), HandoffLease: d.HandoffLease.Seconds(),

@@ -2,7 +2,10 @@ package config
 
 import (
 	"fmt"
+	"log/slog"
 	"slices"
+
+	"tandem/serve/trace"
 )
 
 // Observe are the keys by which frontend and workers tell what they do.
@@ -10,6 +13,21 @@ type Observe struct {
 	MetricsCompat []string `mapstructure:"metrics_compat"` // foreign names beside ours: vllm, trtllm
 	ReturnPerf    bool     `mapstructure:"return_perf_metrics"`
 	PerfRecords   int      `mapstructure:"perf_metrics_max_requests"` // kept for GET /perf_metrics, 0 = off
+	OTLP          OTLP     `mapstructure:"otlp_config"`
+}
+
+// OTLP is otlp_config.
+type OTLP struct {
+	Endpoint string  `mapstructure:"otlp_traces_endpoint"` // empty = no spans
+	Ratio    float64 `mapstructure:"sample_ratio"`         // of traces that no client began
+}
+
+// defaultObserve returns the documented defaults.
+func defaultObserve() Observe { return Observe{OTLP: OTLP{Ratio: 1}} }
+
+// Spans are the options of the tracer of a service.
+func (o Observe) Spans(service, version string, log *slog.Logger) trace.Options {
+	return trace.Options{Endpoint: o.OTLP.Endpoint, Ratio: o.OTLP.Ratio, Service: service, Version: version, Log: log}
 }
 
 // maxPerfRecords bounds what records of single requests may take in memory.
@@ -24,6 +42,14 @@ func (o Observe) validate() error {
 	if o.PerfRecords < 0 || o.PerfRecords > maxPerfRecords {
 		return fmt.Errorf("perf_metrics_max_requests: %d is outside 0..%d", o.PerfRecords, maxPerfRecords)
 	}
+	if o.OTLP.Ratio < 0 || o.OTLP.Ratio > 1 {
+		return fmt.Errorf("otlp_config.sample_ratio: %g is outside 0..1", o.OTLP.Ratio)
+	}
+	if o.OTLP.Endpoint != "" {
+		if _, err := trace.ParseEndpoint(o.OTLP.Endpoint); err != nil {
+			return fmt.Errorf("otlp_config.otlp_traces_endpoint: %w", err)
+		}
+	}
 	return nil
 }
 
@@ -36,5 +62,6 @@ func (o Observe) share(file map[string]any) {
 	}
 	put("metrics_compat", len(o.MetricsCompat) > 0, o.MetricsCompat)
 	put("return_perf_metrics", o.ReturnPerf, true)
+	put("otlp_config", o.OTLP.Endpoint != "", map[string]any{"otlp_traces_endpoint": o.OTLP.Endpoint, "sample_ratio": o.OTLP.Ratio})
 	put("perf_metrics_max_requests", o.PerfRecords > 0, o.PerfRecords)
 }

@@ -93,7 +93,7 @@ const cpuPrefillMixed = 512
 func DefaultWorker() Worker {
 	c := executor.DefaultConfig()
 	return Worker{
-		Backend: "auto", MaxBatchSize: c.MaxBatch, MaxNumTokens: c.MaxNumTokens,
+		Observe: defaultObserve(), Backend: "auto", MaxBatchSize: c.MaxBatch, MaxNumTokens: c.MaxNumTokens,
 		TensorParallelSize: 1, MoeExpertParallelSize: 1, AttentionDP: defaultAttentionDP(), HangTimeoutSec: defaultHangTimeout,
 		KVCache: KVCache{
 			EnableBlockReuse: c.BlockReuse, EnablePartialReuse: c.PartialReuse, BlockReusePolicy: "all_reusable",

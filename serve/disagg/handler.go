@@ -56,6 +56,7 @@ func (s *Server) complete(e openai.Endpoint) http.HandlerFunc {
 // serve answers one request and returns whether the connection must be cut.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request, e openai.Endpoint) (cut bool) {
 	p := &RoutePlan{RequestID: openai.RequestID(r.Header), Arrived: s.now()}
+	p.link = s.tracer.Begin(r.Header, "POST "+e.String(), p.Arrived)
 	out := s.newClient(w, p)
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
@@ -90,6 +91,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, e openai.Endpoint
 		s.obs.Happened(EventValidation)
 		return s.finish(ctx, p, out, err)
 	}
+	plan.link = p.link
 	s.obs.RequestBegan(plan.Req.Stream)
 	return s.finish(ctx, plan, out, s.run(ctx, plan, out))
 }

@@ -135,5 +135,36 @@ func decimalID(id int64) string {
 // ended gives a finished request to whoever keeps records.
 func (s *Server) ended(ctx context.Context, p *RoutePlan, out *client, err error) {
 	p.trip.end(ctx, s.now(), out, err)
+	p.endSpan()
 	s.perf.add(p)
+}
+
+// describe tells the span of a leg what it is about.
+func (l *leg) describe(c *call) {
+	if l.span == nil {
+		return
+	}
+	l.span.Text("server.address", c.inst.ID)
+	l.span.Text("tandem.disagg_request_id", decimalID(c.id))
+}
+
+// endSpan ends the request's own span, with what its record would say.
+func (p *RoutePlan) endSpan() {
+	span, j := p.link.Span, &p.trip
+	if span == nil {
+		return
+	}
+	span.Text("tandem.request_id", p.RequestID)
+	span.Text("tandem.disagg_request_id", decimalID(j.id))
+	span.Text("tandem.path", string(p.Path))
+	span.Text("tandem.outcome", j.outcome)
+	span.Int("http.response.status_code", j.status)
+	span.Int("tandem.attempts", j.attempts)
+	span.Int("gen_ai.usage.input_tokens", j.tokens.Prompt)
+	span.Int("gen_ai.usage.output_tokens", j.tokens.Completion)
+	span.Int("tandem.cached_tokens", j.tokens.Cached)
+	if j.outcome != "ok" {
+		span.Fail(j.outcome)
+	}
+	span.End(j.finished)
 }

@@ -11,6 +11,7 @@ import (
 	"tandem/serve/discovery"
 	"tandem/serve/openai"
 	"tandem/serve/router"
+	"tandem/serve/trace"
 )
 
 // Path says which legs a request takes; it is the value of X-Disagg-Path.
@@ -33,6 +34,7 @@ type RoutePlan struct {
 	Deadline  time.Time // of the whole answer, or of a stream's first event
 
 	trip journey
+	link trace.Link
 
 	tokens []int32 // prompt ids if the client sent them
 	text   string  // else the text that placement hashes

@@ -11,6 +11,7 @@ import (
 
 	"tandem/serve/discovery"
 	"tandem/serve/router"
+	"tandem/serve/trace"
 )
 
 // Parts are what a Server works with. Registry and both routers are required.
@@ -18,6 +19,7 @@ type Parts struct {
 	Registry   *discovery.Registry
 	Context    router.Router
 	Generation router.Router
+	Tracer     *trace.Tracer    // nil = no spans
 	Observer   Observer         // nil = nobody
 	Log        *slog.Logger     // nil = discard
 	Now        func() time.Time // nil = time.Now
@@ -39,8 +41,9 @@ type Server struct {
 	ids      *IDs
 	client   *http.Client
 
-	perf     *perf
-	clocks   sync.Map // workers whose clocks were compared
+	tracer     *trace.Tracer
+	perf       *perf
+	clocks     sync.Map // workers whose clocks were compared
 	rankTold   sync.Map // leg and worker whose first ranks are in the log
 	handoffs   atomic.Int64
 	background sync.WaitGroup  // aborts on their way
@@ -78,6 +81,7 @@ func New(cfg Config, parts Parts) (*Server, error) {
 	if s.now == nil {
 		s.now = time.Now
 	}
+	s.tracer = parts.Tracer
 	s.perf = newPerf(cfg.PerfRecords, s.now())
 	s.ids = NewIDs(cfg.NodeID, cfg.ProcessID, s.now)
 	s.stop, s.stopNow = context.WithCancelCause(context.Background())

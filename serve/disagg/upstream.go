@@ -42,6 +42,7 @@ type leg struct {
 	started time.Time
 	first   time.Duration // to the first event or reply
 	tokens  int
+	span    *trace.Span
 
 	ctx    context.Context // the leg is the scope of this context
 	cancel context.CancelCauseFunc
@@ -81,19 +82,22 @@ func (s *Server) start(ctx context.Context, p *RoutePlan, c call) (*leg, *legErr
 			}
 		})
 	}
+	l.span = p.link.Child(string(c.role) + " leg")
 	req, err := http.NewRequestWithContext(l.ctx, http.MethodPost, c.inst.URL+p.Req.Endpoint.String(), bytes.NewReader(c.body.data))
 	if err != nil {
-		l.close()
+		defer l.close()
 		return nil, l.fail(faultReply, upstream("the worker's address is unusable"), err)
 	}
 	s.setHeaders(req.Header, p, &c)
+	p.link.Inject(l.span, req.Header)
+	l.describe(&c)
 	resp, err := s.client.Do(req) //nolint:bodyclose // the leg closes it
 	if err != nil {
 		kind, oe := transportError(l.ctx, err, false)
 		if kind == faultDial || kind == faultRace {
 			s.reg.LegEnded(c.inst.ID, false)
 		}
-		l.close()
+		defer l.close()
 		return nil, l.fail(kind, oe, err)
 	}
 	s.reg.LegEnded(c.inst.ID, true)
@@ -103,7 +107,7 @@ func (s *Server) start(ctx context.Context, p *RoutePlan, c call) (*leg, *legErr
 	if resp.StatusCode != http.StatusOK {
 		data, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBytes))
 		oe := openai.ParseError(resp.StatusCode, resp.Header, data)
-		l.close()
+		defer l.close()
 		return nil, l.fail(faultStatus, oe, nil)
 	}
 	return l, nil
@@ -133,6 +137,7 @@ func (s *Server) setHeaders(h http.Header, p *RoutePlan, c *call) {
 
 // fail makes the leg's error.
 func (l *leg) fail(kind fault, e *openai.Error, cause error) *legError {
+	l.span.Fail(e.Type)
 	return &legError{fault: kind, role: l.role, id: l.id, err: e, cause: cause}
 }
 
@@ -145,6 +150,7 @@ func (l *leg) broken(err error) *legError {
 // close ends the leg: the connection goes unless the answer was read to its end.
 func (l *leg) close() {
 	l.timer.Stop()
+	l.span.End(time.Time{})
 	if l.resp != nil {
 		// Without a verdict from the reader the connection is cut by the cancel below; this only gives it back when
 		// the answer is already complete.

@@ -8,12 +8,14 @@ import (
 	"tandem/engine/request"
 	"tandem/engine/runner"
 	"tandem/serve/openai"
+	"tandem/serve/trace"
 )
 
 // completions serves one of the two completion endpoints.
 func (s *Server) completions(e openai.Endpoint) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		x := &exchange{s: s, w: w, r: r, start: s.cfg.Now(), ob: Observation{Endpoint: endpointName(e), Kind: "refused", Status: http.StatusOK}}
+		x.link = s.cfg.Tracer.Begin(r.Header, "refused", x.start)
 		defer x.done()
 		j, err := s.prepare(w, r, e)
 		if err != nil {
@@ -88,6 +90,7 @@ type exchange struct {
 	job   *job
 	start time.Time
 	last  time.Time // of the last output with tokens
+	link  trace.Link
 	turns turns
 	// cached is the worker's own count; ob has what the client is told.
 	cached int
@@ -100,6 +103,7 @@ func (x *exchange) done() {
 	end := x.s.cfg.Now()
 	x.ob.Elapsed = end.Sub(x.start)
 	x.settle(end)
+	x.endSpan(end)
 	x.s.cfg.Observer.Done(x.ob)
 	x.s.log.Debug("request", "request_id", x.r.Header.Get(openai.HeaderRequestID), "kind", x.ob.Kind,
 		"status", x.ob.Status, "finish", x.ob.Finish, "elapsed", x.ob.Elapsed,

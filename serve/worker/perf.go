@@ -169,3 +169,33 @@ func (c *clockOffset) maybe(t time.Time) *float64 {
 	at := c.at(t)
 	return &at
 }
+
+// endSpan ends the request's span, with a child for each stage.
+func (x *exchange) endSpan(end time.Time) {
+	span := x.link.Span
+	if span == nil {
+		return
+	}
+	span.Name(x.ob.Kind)
+	span.Text("tandem.request_id", x.r.Header.Get(openai.HeaderRequestID))
+	span.Text("tandem.finish_reason", x.ob.Finish)
+	span.Int("http.response.status_code", x.ob.Status)
+	span.Int("gen_ai.usage.input_tokens", x.ob.Prompt)
+	span.Int("gen_ai.usage.output_tokens", x.ob.Output)
+	if x.job != nil {
+		span.Int("tandem.cached_tokens", x.cached)
+		if id := x.job.req.TransferID; id != 0 {
+			span.Text("tandem.disagg_request_id", strconv.FormatInt(id, 10))
+		}
+		if x.rank != nil {
+			span.Int("tandem.rank", *x.rank)
+		}
+	}
+	if x.ob.Finish == "" {
+		span.Fail(strconv.Itoa(x.ob.Status))
+	}
+	if !x.turns.last.IsZero() {
+		span.Stages(x.start, x.turns.stages(x.start, end))
+	}
+	span.End(end)
+}

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
 	"tandem/engine/executor"
 	"tandem/engine/request"
 	"tandem/engine/runner"
@@ -223,3 +225,36 @@ func TestServerTiming(t *testing.T) {
 		}
 	}
 }
+
+func TestSpansOfAWorker(t *testing.T) {
+	exp := tracetest.NewInMemoryExporter()
+	tracer, err := trace.NewTracer(trace.Options{Exporter: keep{exp}, Ratio: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv, _ := timedServer(t, true, func(c *Config) { c.Tracer = tracer })
+	post(t, srv.URL+"/v1/completions", `{"prompt":"secret","max_tokens":3}`, "traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
+	post(t, srv.URL+"/v1/completions", `{`)
+	srv.Close()
+	if err := tracer.Shutdown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	took := map[string]time.Duration{}
+	for _, s := range exp.GetSpans() {
+		took[s.Name] = s.EndTime.Sub(s.StartTime)
+		if s.Name != "refused" && s.SpanContext.TraceID().String() != "4bf92f3577b34da6a3ce929d0e0e4736" {
+			t.Errorf("%s is in another trace", s.Name)
+		}
+	}
+	if took["full"] != 115*time.Millisecond || took["transfer"] != 40*time.Millisecond || took["prefill"] != 50*time.Millisecond {
+		t.Errorf("%v", took)
+	}
+	if _, ok := took["refused"]; !ok {
+		t.Error("a refused request has no span")
+	}
+}
+
+// keep is an exporter whose spans survive its shutdown.
+type keep struct{ *tracetest.InMemoryExporter }
+
+func (keep) Shutdown(context.Context) error { return nil }

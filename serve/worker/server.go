@@ -46,6 +46,8 @@ type Config struct {
 	PerfRecords int
 	ReturnPerf  bool
 
+	Tracer *trace.Tracer // nil = no spans
+
 	AdminAddr string // published in /server_info
 	Metrics   http.Handler
 	Observer  Observer
