@@ -110,6 +110,8 @@ type worldConfig struct {
 
 	balance func() *adprouter.Balance
 	wire    bool // blocks can be moved
+
+	transport func(tell func(any)) Transport // of each rank, without wire
 }
 
 // pages are the blocks of a device that keeps none.
@@ -214,6 +216,9 @@ func (w *world) engine(c worldConfig, span comm.Span, addr string) *Engine {
 	var members []Member
 	for rank := span.First; rank <= span.Last; rank++ {
 		m := Member{Device: w.devices[rank]}
+		if c.transport != nil {
+			m.Transport = c.transport(func(ev any) { e.TransferEvent(rank, ev) })
+		}
 		if server != nil {
 			m.Transport = server.Rank(rank, new(pages), func(ev any) { e.TransferEvent(rank, ev) })
 		}
@@ -230,7 +235,14 @@ func (w *world) engine(c worldConfig, span comm.Span, addr string) *Engine {
 // stop drains the instance and wants every process to end well.
 func (w *world) stop() {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), 20*time.Second)
+	w.drain(20 * time.Second)
+	w.close()
+}
+
+// drain ends the instance, which cancels what is left after a grace.
+func (w *world) drain(grace time.Duration) {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), grace)
 	defer cancel()
 	w.engines[0].Shutdown(ctx)
 	for i, died := range w.died {
@@ -248,6 +260,11 @@ func (w *world) stop() {
 			}
 		}
 	}
+}
+
+// close ends what belongs to the processes beside their engines, after these.
+func (w *world) close() {
+	w.t.Helper()
 	for _, s := range w.servers {
 		s.Close()
 	}

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -130,17 +131,33 @@ func left(l *lockstep.Rank) (kept []string) {
 	return kept
 }
 
-// empty wants nothing of any request to be left.
-func (w *world) empty() {
+// buried wants nobody to wait for an engine that has ended.
+func (w *world) buried() {
 	w.t.Helper()
 	for i, e := range w.engines {
 		g := e.group
 		g.mu.Lock()
-		if n := len(g.subs) + len(g.remote) + len(g.aborts); n > 0 {
-			w.t.Errorf("process %d keeps %d submissions, %d remote ones, %d aborts", i, len(g.subs), len(g.remote), len(g.aborts))
+		if n := len(g.subs) + len(g.remote); n > 0 {
+			w.t.Errorf("process %d keeps %d submissions, %d remote ones", i, len(g.subs), len(g.remote))
 		}
 		g.mu.Unlock()
 		for _, m := range g.members {
+			if len(m.sinks) > 0 {
+				w.t.Errorf("rank %d keeps %d sinks", m.id, len(m.sinks))
+			}
+		}
+	}
+}
+
+// empty wants nothing of any request to be left after an end in good order.
+func (w *world) empty() {
+	w.t.Helper()
+	w.buried()
+	for _, e := range w.engines {
+		if n := len(e.group.aborts); n > 0 {
+			w.t.Errorf("%d aborts were not answered", n)
+		}
+		for _, m := range e.group.members {
 			if kept := left(m.lock); kept != nil || len(m.sinks)+len(m.samples.of) > 0 {
 				w.t.Errorf("rank %d keeps %v, %d sinks, %d samplers", m.id, kept, len(m.sinks), len(m.samples.of))
 			}
@@ -233,6 +250,127 @@ func TestGroupStorm(t *testing.T) {
 					r.Kind, r.Rehome = kind, adprouter.Rehome{On: true, MaxMoves: 8, Gain: 1} // any gain will do
 				}
 				t.Run(fmt.Sprintf("%d ranks in %s, %s, drain %t", size, name, kind, drain), c.run)
+			}
+		}
+	}
+}
+
+// handOver sends requests through both workers of a pair, or half of the way.
+func (v *witness) handOver(t *testing.T, ctx, gen *Engine, ids *atomic.Int64, seed uint64, n, ranks int) {
+	rng := rand.New(rand.NewPCG(seed, 11))
+	abort := func(e *Engine, id int64) {
+		if _, err := e.Abort(t.Context(), id); err != nil && !errors.Is(err, ErrStopped) {
+			t.Error(err)
+		}
+	}
+	for range n {
+		prompt := make([]int32, 1+rng.IntN(60))
+		for i := range prompt {
+			prompt[i] = int32(i) % vocab
+		}
+		id := ids.Add(1)
+		if rng.IntN(6) == 0 {
+			id = max(1, id-int64(rng.IntN(8))) // somebody else's
+		}
+		limit, cancel := context.WithTimeout(t.Context(), time.Duration(1+rng.IntN(60))*time.Millisecond)
+		r := greedy(ctx, 8, prompt...)
+		r.Kind, r.TransferID = request.ContextOnly, id
+		if rng.IntN(2) == 0 {
+			r.DPRank, r.DPRelax = rng.IntN(ranks), rng.IntN(2) == 0
+		}
+		if rng.IntN(6) == 0 {
+			go abort(ctx, id)
+		}
+		out, ok := v.leg(t, limit, ctx, r, nil)
+		if ok && out.Finish == request.FinishNotFinished && rng.IntN(5) > 0 {
+			g := greedy(gen, 1+rng.IntN(20), prompt...)
+			g.Kind, g.TransferID, g.FirstTokens = request.GenerationOnly, id, out.Tokens
+			if rng.IntN(4) == 0 {
+				go abort(gen, id)
+			}
+			if rng.IntN(8) == 0 {
+				go abort(ctx, id)
+			}
+			v.leg(t, limit, gen, g, out.Opaque)
+		}
+		cancel()
+	}
+}
+
+// leg returns the last output of a request.
+func (v *witness) leg(t *testing.T, ctx context.Context, e *Engine, r *request.Request, opaque []byte) (Output, bool) {
+	s, err := e.Submit(ctx, r, opaque)
+	if err != nil {
+		var refused *request.Error
+		if !errors.As(err, &refused) && !errors.Is(err, ErrStopped) && ctx.Err() == nil {
+			t.Error(err)
+		}
+		return Output{}, false
+	}
+	v.add(s)
+	for {
+		o, err := s.Next(ctx)
+		if err != nil {
+			return Output{}, false
+		}
+		if o.Finish != request.Running {
+			v.end(s.id)
+			return o, true
+		}
+	}
+}
+
+// A pair of instances hands requests over while clients abort, leave and use ids
+// twice, and while both are told to end.
+func TestGroupHandOverStorm(t *testing.T) {
+	for _, size := range []int{1, 2, 3} {
+		for name, spans := range spansOf(size) {
+			for _, grace := range []time.Duration{0, 20 * time.Millisecond} {
+				t.Run(fmt.Sprintf("%d ranks in %s, grace %v", size, name, grace), func(t *testing.T) {
+					pair := func(role executor.Role) *world {
+						return newWorld(t, worldConfig{
+							size: size, spans: spans, wire: true,
+							core: func(k *executor.Config) {
+								k.Role, k.MaxBatch, k.Blocks, k.MaxSeqLen, k.MaxConcurrentRecv = role, 3, 32, 96, 4
+								k.Lease, k.Attach, k.Progress, k.RecvTotal = 300*time.Millisecond, 200*time.Millisecond, 200*time.Millisecond, time.Second
+							},
+							step: func(s *lockstep.Config) { s.QueueTimeout = 50 * time.Millisecond },
+						})
+					}
+					c, g := pair(executor.Ctx), pair(executor.Gen)
+					v := [2]*witness{{ends: map[request.ID]int{}}}
+					var ids atomic.Int64
+					var wg sync.WaitGroup
+					for i := range 10 {
+						wg.Go(func() { v[0].handOver(t, c.engines[0], g.engines[0], &ids, uint64(i), 30, size) })
+					}
+					if grace == 0 {
+						within(t, 30*time.Second, wg.Wait)
+						for _, e := range []*Engine{c.engines[0], g.engines[0]} {
+							for limit := time.Now().Add(10 * time.Second); e.Stats(time.Minute).Alive > 0; time.Sleep(time.Millisecond) {
+								if time.Now().After(limit) {
+									t.Fatalf("stay alive: %+v", e.Stats(time.Minute))
+								}
+							}
+						}
+						grace = 20 * time.Second
+					} else {
+						time.Sleep(60 * time.Millisecond)
+					}
+					st := g.engines[0].Stats(time.Minute)
+					t.Logf("%+v", st.Stats)
+					began := time.Now()
+					c.drain(grace)
+					g.drain(grace)
+					t.Logf("drained in %v", time.Since(began))
+					within(t, 30*time.Second, wg.Wait)
+					c.empty()
+					g.empty()
+					for _, s := range g.servers {
+						s.Close()
+					}
+					c.close()
+				})
 			}
 		}
 	}

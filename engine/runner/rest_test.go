@@ -1,0 +1,96 @@
+package runner
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"tandem/engine/adprouter"
+	"tandem/engine/blockhash"
+	"tandem/engine/executor"
+	"tandem/engine/lockstep"
+	"tandem/engine/request"
+	"tandem/engine/transfer"
+)
+
+// frozen is the transport of a rank whose peers say nothing.
+type frozen struct {
+	handle transfer.Handle
+	tell   func(any)
+}
+
+func (*frozen) Start(transfer.Pull)                      {}
+func (f *frozen) Stop(id transfer.ID)                    { f.tell(transfer.PullEvent{ID: id, Done: true}) }
+func (*frozen) KeepAlive(transfer.Handle, time.Duration) {}
+func (*frozen) Accept(transfer.Accept)                   {}
+func (*frozen) Reject(transfer.Reject)                   {}
+func (*frozen) DoneReply(transfer.DoneReply)             {}
+func (*frozen) Revoke(transfer.ID)                       {}
+func (*frozen) EncodeHandle(*transfer.Handle) []byte     { return []byte("handle") }
+func (f *frozen) DecodeHandle(b []byte) (*transfer.Handle, error) {
+	h := f.handle
+	_, err := fmt.Sscanf(string(b), "%d", &h.ID)
+	return &h, err
+}
+
+// Requests that only wait, for peers that stand still and in the queue behind
+// them, cost no iterations.
+func TestGroupRests(t *testing.T) {
+	for _, kind := range []adprouter.Kind{adprouter.Default, adprouter.KVCacheAware, adprouter.ConversationAware} {
+		for name, spans := range spansOf(2) {
+			for _, drain := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s in %s, drain %t", kind, name, drain), func(t *testing.T) {
+					core := testCore()
+					handle := transfer.Handle{Incarnation: "x", Endpoint: "tcp://127.0.0.1:1", Epoch: 1, Layout: core.Layout, PromptTokens: 5, Root: blockhash.Root(core.Namespace, "", ""), Lease: time.Minute}
+					w := newWorld(t, worldConfig{
+						size: 2, spans: spans, transport: func(tell func(any)) Transport { return &frozen{handle, tell} },
+						core: func(k *executor.Config) {
+							k.Role, k.MaxBatch, k.MaxConcurrentRecv = executor.Gen, 2, 1
+							k.Attach, k.Progress, k.RecvTotal = time.Minute, time.Minute, time.Minute
+						},
+						router: func(r *adprouter.Config) { r.Kind, r.Cap = kind, 2 },
+						step:   func(s *lockstep.Config) { s.QueueTimeout = time.Minute },
+					})
+					e := w.engines[0]
+					ctx, leave := context.WithCancel(t.Context())
+					defer leave()
+					for i := range 7 {
+						r := greedy(e, 4, 1, 2, 3, 4, 5)
+						r.Kind, r.TransferID, r.FirstTokens = request.GenerationOnly, int64(i+1), []request.Token{{ID: 6}}
+						go func() { _, _ = e.Submit(ctx, r, fmt.Append(nil, i+1)) }()
+					}
+					await(t, func() bool {
+						st := e.Stats(time.Minute)
+						return st.Queued == 3 && st.Receiving == 2
+					})
+					ended := make(chan struct{})
+					if drain {
+						go func() { defer close(ended); e.Shutdown(ctx) }()
+						await(t, e.status.draining)
+					} else {
+						close(ended)
+					}
+					time.Sleep(20 * time.Millisecond)
+					before := e.Stats(time.Minute).Iter
+					time.Sleep(200 * time.Millisecond)
+					if n := e.Stats(time.Minute).Iter - before; n > 5 {
+						t.Errorf("%d iterations in which nobody had anything to do", n)
+					}
+					leave()
+					within(t, 10*time.Second, func() { <-ended; w.drain(20 * time.Millisecond) })
+					w.close()
+				})
+			}
+		}
+	}
+}
+
+func await(t *testing.T, what func() bool) {
+	t.Helper()
+	for limit := time.Now().Add(10 * time.Second); !what(); time.Sleep(time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatal("it does not come")
+		}
+	}
+}
