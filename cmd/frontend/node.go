@@ -27,6 +27,7 @@ type node struct {
 	log      *slog.Logger
 	listener net.Listener
 	admin    string // URL of the admin listener, or off
+	model    string // of the workers, where the configuration names none; empty = unknown
 
 	server     *disagg.Server
 	registry   *discovery.Registry
@@ -87,9 +88,14 @@ func (n *node) build() error {
 		}
 		return disagg.Snapshot{}, false
 	}, dialects...)
+	prompts, err := n.prompts()
+	if err != nil {
+		return err
+	}
 	n.server, err = disagg.New(dc, disagg.Parts{
 		Tracer:   n.tracer,
 		Registry: n.registry, Context: ctxRouter, Generation: genRouter, Observer: observer, Log: n.log, Metrics: metrics.Handler(reg),
+		Prompts: prompts,
 	})
 	server.Store(n.server)
 	if err != nil {

@@ -334,7 +334,7 @@ func share(threads, workers, i int) int {
 // serve runs the frontend over the workers' addresses.
 func (c *cluster) serve(stop, hurry context.Context, urls []string) error {
 	c.cfg.Context.URLs, c.cfg.Generation.URLs = urls[:c.ctx], urls[c.ctx:]
-	n := &node{cfg: c.cfg, log: c.log, listener: c.listener}
+	n := &node{cfg: c.cfg, log: c.log, listener: c.listener, model: c.model}
 	if err := n.build(); err != nil {
 		return err
 	}

@@ -106,7 +106,7 @@ func TestPageHasTheFrontendKeys(t *testing.T) {
 	}
 	for key, val := range map[string]any{ // zero values that stand for others
 		"type": router.KindRoundRobin, "match_threshold": router.DefaultMatchThreshold, "tokens_per_block": router.DefaultTokensPerBlock,
-		"max_sessions": router.DefaultMaxSessions, "match_basis": router.BasisRequest,
+		"max_sessions": router.DefaultMaxSessions, "match_basis": router.BasisRequest, "max_batch_size": router.DefaultMaxBatchSize,
 	} {
 		want["context_servers.router."+key] = code(fmt.Sprint(val))
 	}

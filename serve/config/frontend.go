@@ -385,8 +385,12 @@ func seconds(sec float64) time.Duration {
 func (s ServerSection) RouterConfig() router.Config {
 	c := s.Router
 	kv, _ := s.Worker["kv_cache_config"].(map[string]any)
-	if n, ok := kv["tokens_per_block"].(int); ok && c.Type == router.KindConversation && c.TokensPerBlock == 0 {
+	blocks := c.Type == router.KindKVAware || c.Type == router.KindHybrid
+	if n, ok := kv["tokens_per_block"].(int); ok && (blocks || c.Type == router.KindConversation) && c.TokensPerBlock == 0 {
 		c.TokensPerBlock = n
+	}
+	if n, ok := s.Worker["max_batch_size"].(int); ok && blocks && c.MaxBatchSize == 0 {
+		c.MaxBatchSize = n
 	}
 	return c
 }

@@ -18,7 +18,13 @@ const (
 
 // inert warns of settings that no router or worker can follow.
 func (s *Server) inert(st *discovery.Status) []discovery.Warning {
-	return append(s.subagentsInert(st), s.convInert(st)...)
+	out := append(s.subagentsInert(st), s.convInert(st)...)
+	for _, role := range []discovery.Role{discovery.Context, discovery.Generation} {
+		if l, ok := s.routers[role].(router.Listener); ok {
+			out = append(out, l.Warnings()...)
+		}
+	}
+	return out
 }
 
 // subagentsInert warns where sub-agents are not placed by their parent. Instances and ranks are two separate matters, so
@@ -46,8 +52,8 @@ func (s *Server) subagentsInert(st *discovery.Status) (out []discovery.Warning) 
 	for _, leg := range legs {
 		if kind := s.routers[leg.role].Kind(); !router.KeepsConversations(kind) {
 			out = append(out, discovery.Warning{Code: leg.code, Message: fmt.Sprintf(
-				"sub-agents do not go to their parent's %s worker: %s.router.type is %s; set it to %s",
-				leg.role, leg.section, kind, router.KindConversation)})
+				"sub-agents do not go to their parent's %s worker: %s.router.type is %s; set it to %s or %s",
+				leg.role, leg.section, kind, router.KindConversation, router.KindHybrid)})
 		}
 	}
 	for _, leg := range legs {

@@ -15,7 +15,8 @@ func (s *Server) contextLeg(ctx context.Context, p *RoutePlan) (*handoff, error)
 	list := func() []discovery.Instance { return s.reg.Candidates(discovery.Context, p.Req.Model) }
 	t := s.newTries()
 	var sel router.Selection
-	defer func() { sel.Reservation.Release(true) }()
+	served := false
+	defer func() { sel.Reservation.Release(served) }()
 	var last *legError
 	v := verdict{}
 	for {
@@ -33,6 +34,7 @@ func (s *Server) contextLeg(ctx context.Context, p *RoutePlan) (*handoff, error)
 		id := s.ids.Next()
 		h, lerr := s.contextAttempt(ctx, p, sel, id)
 		if lerr == nil {
+			served = true
 			return h, nil
 		}
 		last = lerr

@@ -18,7 +18,8 @@ func (s *Server) generationLeg(ctx context.Context, p *RoutePlan, h *handoff, ou
 	admission := s.now().Add(s.cfg.AdmissionTimeout)
 	t := s.newTries()
 	var sel router.Selection
-	defer func() { sel.Reservation.Release(true) }()
+	served := false
+	defer func() { sel.Reservation.Release(served) }()
 	var last *legError
 	v := verdict{}
 	for {
@@ -43,6 +44,7 @@ func (s *Server) generationLeg(ctx context.Context, p *RoutePlan, h *handoff, ou
 		}
 		lerr := s.runGen(ctx, &g)
 		if lerr == nil {
+			served = true
 			return nil
 		}
 		last = lerr

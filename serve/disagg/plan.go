@@ -36,8 +36,10 @@ type RoutePlan struct {
 	trip journey
 	link trace.Link
 
-	tokens []int32 // prompt ids if the client sent them
-	text   string  // else the text that placement hashes
+	tokens  []int32 // prompt ids if the client sent them
+	made    bool    // tokens were made here and go to the workers
+	learned bool    // tokens are from here or from the ctx worker
+	text    string  // else the text that placement hashes
 }
 
 // newPlan resolves identities and content. The error is for the client.
@@ -83,7 +85,7 @@ func (p *RoutePlan) view(role discovery.Role) conversation.View {
 func (p *RoutePlan) routing(role discovery.Role, candidates func() []discovery.Instance, exclude []string) router.Request {
 	v := p.view(role)
 	return router.Request{
-		RoutingID: v.RoutingID(), ConversationID: v.ConversationID, Tokens: p.tokens, Text: p.text,
+		RoutingID: v.RoutingID(), ConversationID: v.ConversationID, Tokens: p.tokens, Learned: p.learned, Text: p.text, Salt: p.Req.CacheSalt,
 		MaxTokens: p.Req.MaxTokensOr(0), Generation: role == discovery.Generation, Candidates: candidates, Exclude: exclude,
 	}
 }
@@ -104,6 +106,9 @@ func (p *RoutePlan) ctxBody(id int64, idsAsBytes bool) (legBody, error) {
 	body := p.base(discovery.Context)
 	body.Set("stream", json.RawMessage("false"))
 	body.Delete("stream_options")
+	if err := p.putIDs(&body); err != nil {
+		return legBody{}, fmt.Errorf("ctx request: %w", err)
+	}
 	params := openai.DisaggParams{
 		RequestType: openai.ContextOnly, ScheduleStyle: openai.ContextFirst,
 		DisaggRequestID: &id, ReturnPromptIDsB64: idsAsBytes,

@@ -43,6 +43,7 @@ type stub struct {
 	id     string
 	script func(n int, q seen, w http.ResponseWriter, r *http.Request) // n counts from 0
 	aborts chan int64
+	events func(w http.ResponseWriter, r *http.Request) // of the cache; nil = none
 	more   func(w http.ResponseWriter, r *http.Request) // all other routes, nil = 404
 
 	mu   sync.Mutex
@@ -68,6 +69,13 @@ func newStub(t *testing.T, role discovery.Role, script func(int, seen, http.Resp
 		_ = json.NewDecoder(r.Body).Decode(&b)
 		st.aborts <- b.ID
 		_, _ = io.WriteString(w, `{"state":"aborted"}`)
+	})
+	mux.HandleFunc("/kv_cache_events", func(w http.ResponseWriter, r *http.Request) {
+		if st.events == nil {
+			http.NotFound(w, r)
+			return
+		}
+		st.events(w, r)
 	})
 	mux.HandleFunc("POST /v1/", func(w http.ResponseWriter, r *http.Request) {
 		q := seen{path: r.URL.Path, header: r.Header}

@@ -16,6 +16,7 @@ func (s *Server) run(ctx context.Context, p *RoutePlan, out *client) error {
 	if err := s.choosePath(p); err != nil {
 		return err
 	}
+	s.tokenise(p)
 	if p.Path == PathGenOnly {
 		s.obs.Happened(EventBypass)
 		return s.generationLeg(ctx, p, nil, out)
@@ -61,6 +62,7 @@ func (s *Server) handOver(ctx context.Context, p *RoutePlan, h *handoff, out *cl
 	}
 	err := ctx.Err()
 	if err == nil {
+		s.learn(p, h)
 		err = s.generationLeg(ctx, p, h, out)
 	} else {
 		_, oe := transportError(ctx, err, false)

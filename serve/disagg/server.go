@@ -24,6 +24,7 @@ type Parts struct {
 	Log        *slog.Logger     // nil = discard
 	Now        func() time.Time // nil = time.Now
 	Metrics    http.Handler     // nil = no /metrics
+	Prompts    *Prompts         // nil = routers see texts, and token ids only of clients that send them
 	Warnings   []discovery.Warning
 }
 
@@ -38,6 +39,8 @@ type Server struct {
 	now      func() time.Time
 	metrics  http.Handler
 	warnings []discovery.Warning
+	prompts  *Prompts
+	feeds    *feeds // nil = no router listens
 	ids      *IDs
 	client   *http.Client
 
@@ -69,7 +72,7 @@ func New(cfg Config, parts Parts) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, reg: parts.Registry, obs: parts.Observer, log: parts.Log, now: parts.Now, metrics: parts.Metrics,
-		warnings: parts.Warnings, client: newClient(cfg.ConnectTimeout), idle: make(chan struct{}),
+		warnings: parts.Warnings, prompts: parts.Prompts, client: newClient(cfg.ConnectTimeout), idle: make(chan struct{}),
 		routers: map[discovery.Role]router.Router{discovery.Context: parts.Context, discovery.Generation: parts.Generation},
 	}
 	if s.obs == nil {
@@ -85,11 +88,13 @@ func New(cfg Config, parts Parts) (*Server, error) {
 	s.perf = newPerf(cfg.PerfRecords, s.now())
 	s.ids = NewIDs(cfg.NodeID, cfg.ProcessID, s.now)
 	s.stop, s.stopNow = context.WithCancelCause(context.Background())
+	s.startFeeds()
 	return s, nil
 }
 
 // SetStarted opens the server for requests; until then it answers 503.
 func (s *Server) SetStarted() {
+	s.feeds.prime()
 	s.mu.Lock()
 	s.started = true
 	s.mu.Unlock()

@@ -36,8 +36,9 @@ type Conversation struct {
 	ledger
 	threshold float64
 	basis     string
-	block     int // code points or tokens per hashed block
-	skip      int // leading tokens that are not hashed
+	block     int  // code points or tokens per hashed block
+	skip      int  // leading tokens that are not hashed
+	useIDs    bool // hash ids that the client did not send, too
 	sessions  *simplelru.LRU[sessionKey, *session]
 	trie      trie
 	tick      uint64 // recency source
@@ -49,7 +50,7 @@ type Conversation struct {
 func NewConversation(c Config) *Conversation {
 	r := &Conversation{
 		ledger: newLedger(), threshold: DefaultMatchThreshold, basis: BasisRequest,
-		block: DefaultTokensPerBlock, skip: c.HashSkipCount, trie: newTrie(),
+		block: DefaultTokensPerBlock, skip: c.HashSkipCount, useIDs: c.UseTokenIDs, trie: newTrie(),
 	}
 	if c.MatchThreshold != nil {
 		r.threshold = *c.MatchThreshold
@@ -225,7 +226,7 @@ func (r *Conversation) Stats() Stats {
 // hash chains the content's blocks. The last unit is not hashed; the last block may be partial.
 func (r *Conversation) hash(req *Request) []blockhash.Hash {
 	units, skip, parent := req.Tokens, r.skip, blockhash.Root("ids", "", "")
-	if units == nil {
+	if units == nil || req.Learned && !r.useIDs {
 		units, skip, parent = []rune(req.Text), r.skip*codePointsPerToken, blockhash.Root("text", "", "")
 	}
 	units = units[min(skip, len(units)):]

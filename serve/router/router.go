@@ -24,17 +24,21 @@ const (
 	New      Outcome = "new"      // first placement
 	Fallback Outcome = "fallback" // the conversation's instance is dead or excluded
 	Load     Outcome = "load"     // least loaded, or next in turn
+	Cached   Outcome = "cache"    // has a beginning of the prompt
+	Overflow Outcome = "overflow" // not the conversation's instance, which has its full share
 )
 
 // Outcomes lists all outcomes.
-func Outcomes() []Outcome { return []Outcome{Sticky, Implicit, New, Fallback, Load} }
+func Outcomes() []Outcome { return []Outcome{Sticky, Implicit, New, Fallback, Load, Cached, Overflow} }
 
 // Request is what placement may look at.
 type Request struct {
 	RoutingID      string  // affinity key or conversation id, "" = none
 	ConversationID string  // the request's own id, "" = none
-	Tokens         []int32 // prompt token ids when the client sent ids
+	Tokens         []int32 // prompt token ids when the client sent ids, or the frontend knows them
+	Learned        bool    // the client did not send Tokens, so Text is there too
 	Text           string  // prompt text, or role:content lines of a chat, when it did not
+	Salt           string  // cache_salt of the request, part of its block ids
 	MaxTokens      int     // output budget; counted by token loads on gen legs
 	Generation     bool    // a gen leg
 
@@ -62,6 +66,8 @@ func (r *Request) usable() []discovery.Instance {
 type Selection struct {
 	Instance    discovery.Instance
 	Outcome     Outcome
+	Matched     int  // tokens of the prompt that the instance is thought to have; code points without token ids
+	Prompt      int  // length of the prompt in the same units, 0 = the router did not look
 	Rank        *int // ADP rank of the instance that the request should go to, nil = the worker decides
 	Reservation *Reservation
 }
@@ -136,51 +142,67 @@ func (l *ledger) stats() Stats {
 
 // Config is the router block of a server section. Zero values mean the defaults of DefaultConfig.
 type Config struct {
-	Type           string   `mapstructure:"type"`
-	UseTokens      bool     `mapstructure:"use_tokens"`       // load_balancing
-	MatchThreshold *float64 `mapstructure:"match_threshold"`  // conversation
-	TokensPerBlock int      `mapstructure:"tokens_per_block"` // conversation
-	HashSkipCount  int      `mapstructure:"hash_skip_count"`  // conversation
-	MaxSessions    int      `mapstructure:"max_sessions"`     // conversation
-	MatchBasis     string   `mapstructure:"match_basis"`      // conversation: request or session
-	UseTokenIDs    bool     `mapstructure:"use_token_ids"`    // conversation, not supported yet
+	Type            string   `mapstructure:"type"`
+	UseTokens       bool     `mapstructure:"use_tokens"`                      // load_balancing
+	MatchThreshold  *float64 `mapstructure:"match_threshold"`                 // conversation
+	TokensPerBlock  int      `mapstructure:"tokens_per_block"`                // conversation, kv_cache_aware, hybrid
+	HashSkipCount   int      `mapstructure:"hash_skip_count"`                 // conversation
+	MaxSessions     int      `mapstructure:"max_sessions"`                    // conversation, hybrid
+	MatchBasis      string   `mapstructure:"match_basis"`                     // conversation: request or session
+	UseTokenIDs     bool     `mapstructure:"use_token_ids"`                   // conversation
+	MaxBatchSize    int      `mapstructure:"max_batch_size"`                  // kv_cache_aware, hybrid
+	Backfill        *bool    `mapstructure:"backfill_block_hashes_on_finish"` // kv_cache_aware, hybrid
+	CustomTokenizer string   `mapstructure:"custom_tokenizer"`                // conversation with use_token_ids, kv_cache_aware, hybrid
+	MaxImbalance    *float64 `mapstructure:"max_imbalance"`                   // hybrid
+	AffinityWeight  *float64 `mapstructure:"affinity_weight"`                 // hybrid
 }
 
-// The kinds of routers and the defaults of the conversation router.
+// The kinds of routers and the defaults of their arguments.
 const (
 	KindRoundRobin   = "round_robin"
 	KindLoad         = "load_balancing"
 	KindConversation = "conversation"
+	KindKVAware      = "kv_cache_aware"
+	KindHybrid       = "hybrid"
 
 	DefaultMatchThreshold = 0.75
 	DefaultTokensPerBlock = 128
 	DefaultMaxSessions    = 100000
 	BasisRequest          = "request"
 	BasisSession          = "session"
+
+	DefaultKVBlock        = 32 // tokens per block of workers that do not tell theirs
+	DefaultMaxBatchSize   = 64 // of workers that do not tell theirs
+	DefaultMaxImbalance   = 1.5
+	DefaultAffinityWeight = 1.0
 )
 
 // KeepsConversations tells whether routers of a kind go by Request.RoutingID.
-func KeepsConversations(kind string) bool { return kind == KindConversation }
+func KeepsConversations(kind string) bool { return kind == KindConversation || kind == KindHybrid }
 
 // Kinds lists the supported router types.
-func Kinds() []string { return []string{KindRoundRobin, KindLoad, KindConversation} }
+func Kinds() []string {
+	return []string{KindRoundRobin, KindLoad, KindConversation, KindKVAware, KindHybrid}
+}
+
+// NeedsTokens tells whether the router goes by token ids, where the frontend can make them.
+func (c Config) NeedsTokens() bool {
+	return c.Type == KindKVAware || c.Type == KindHybrid || c.Type == KindConversation && c.UseTokenIDs
+}
 
 // Validate checks the block; errors name the key below "router".
 func (c Config) Validate() error {
-	switch c.Type {
-	case "", KindRoundRobin, KindLoad, KindConversation:
-	case "kv_cache_aware", "hybrid", "consistent_hash":
+	switch {
+	case c.Type == "consistent_hash":
 		return fmt.Errorf("type: %q is not supported yet; supported: %s", c.Type, strings.Join(Kinds(), ", "))
-	default:
+	case c.Type != "" && !slices.Contains(Kinds(), c.Type):
 		return fmt.Errorf("type: unknown router %q; supported: %s", c.Type, strings.Join(Kinds(), ", "))
 	}
 	if err := c.checkOwner(); err != nil {
 		return err
 	}
 	switch {
-	case c.UseTokenIDs:
-		return errors.New("use_token_ids: not supported yet; the router hashes text unless the client sends token ids")
-	case c.MatchThreshold != nil && (*c.MatchThreshold <= 0 || *c.MatchThreshold > 1):
+	case c.MatchThreshold != nil && !(*c.MatchThreshold > 0 && *c.MatchThreshold <= 1):
 		return fmt.Errorf("match_threshold: %v is outside (0, 1]", *c.MatchThreshold)
 	case c.TokensPerBlock < 0 || c.TokensPerBlock > 1<<16:
 		return fmt.Errorf("tokens_per_block: %d is outside 1..65536", c.TokensPerBlock)
@@ -190,19 +212,43 @@ func (c Config) Validate() error {
 		return fmt.Errorf("max_sessions: %d is negative", c.MaxSessions)
 	case c.MatchBasis != "" && c.MatchBasis != BasisRequest && c.MatchBasis != BasisSession:
 		return fmt.Errorf("match_basis: %q is neither %s nor %s", c.MatchBasis, BasisRequest, BasisSession)
+	case c.MaxBatchSize < 0:
+		return fmt.Errorf("max_batch_size: %d is negative", c.MaxBatchSize)
+	case c.MaxImbalance != nil && !(*c.MaxImbalance >= 1 && *c.MaxImbalance <= 1000):
+		return fmt.Errorf("max_imbalance: %v is outside 1..1000", *c.MaxImbalance)
+	case c.AffinityWeight != nil && !(*c.AffinityWeight >= 0 && *c.AffinityWeight <= 1000):
+		return fmt.Errorf("affinity_weight: %v is outside 0..1000", *c.AffinityWeight)
 	}
 	return nil
 }
 
 // checkOwner refuses an argument that the chosen type would ignore.
 func (c Config) checkOwner() error {
-	if c.UseTokens && c.Type != KindLoad {
-		return fmt.Errorf("use_tokens: belongs to type %s, not %q", KindLoad, c.kind())
+	conv, kv := []string{KindConversation}, []string{KindKVAware, KindHybrid}
+	for _, arg := range []struct {
+		name   string
+		given  bool
+		owners []string
+	}{
+		{"use_tokens", c.UseTokens, []string{KindLoad}},
+		{"match_threshold", c.MatchThreshold != nil, conv},
+		{"hash_skip_count", c.HashSkipCount != 0, conv},
+		{"match_basis", c.MatchBasis != "", conv},
+		{"use_token_ids", c.UseTokenIDs, conv},
+		{"tokens_per_block", c.TokensPerBlock != 0, append(kv, conv...)},
+		{"max_sessions", c.MaxSessions != 0, []string{KindConversation, KindHybrid}},
+		{"max_batch_size", c.MaxBatchSize != 0, kv},
+		{"backfill_block_hashes_on_finish", c.Backfill != nil, kv},
+		{"custom_tokenizer", c.CustomTokenizer != "", append(kv, conv...)},
+		{"max_imbalance", c.MaxImbalance != nil, []string{KindHybrid}},
+		{"affinity_weight", c.AffinityWeight != nil, []string{KindHybrid}},
+	} {
+		if arg.given && !slices.Contains(arg.owners, c.kind()) {
+			return fmt.Errorf("%s: belongs to type %s, not %q", arg.name, strings.Join(arg.owners, " or "), c.kind())
+		}
 	}
-	conv := c.MatchThreshold != nil || c.TokensPerBlock != 0 || c.HashSkipCount != 0 || c.MaxSessions != 0 || c.MatchBasis != ""
-	if conv && c.Type != KindConversation {
-		return fmt.Errorf("match_threshold, tokens_per_block, hash_skip_count, max_sessions and match_basis belong to type %s, not %q",
-			KindConversation, c.kind())
+	if c.CustomTokenizer != "" && !c.NeedsTokens() {
+		return errors.New("custom_tokenizer: type conversation uses it only with use_token_ids")
 	}
 	return nil
 }
@@ -224,6 +270,10 @@ func NewRouter(c Config) (Router, error) {
 		return NewLoadBalancing(c.UseTokens), nil
 	case KindConversation:
 		return NewConversation(c), nil
+	case KindKVAware:
+		return NewKVAware(c), nil
+	case KindHybrid:
+		return NewHybrid(c), nil
 	}
 	return NewRoundRobin(), nil
 }

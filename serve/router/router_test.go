@@ -104,18 +104,24 @@ func TestTokenWeight(t *testing.T) {
 }
 
 func TestConfig(t *testing.T) {
-	bad := 1.5
+	bad, low, negative := 1.5, 0.5, -1.0
 	cases := []struct {
 		cfg  Config
 		want string
 	}{
 		{Config{Type: "foo"}, "round_robin, load_balancing, conversation"},
-		{Config{Type: "kv_cache_aware"}, "not supported yet"},
+		{Config{Type: "consistent_hash"}, "not supported yet"},
+		{Config{Type: KindKVAware, MaxImbalance: &bad}, "max_imbalance"},
+		{Config{Type: KindHybrid, MaxImbalance: &low}, "max_imbalance"},
+		{Config{Type: KindHybrid, AffinityWeight: &negative}, "affinity_weight"},
+		{Config{Type: KindKVAware, MaxBatchSize: -1}, "max_batch_size"},
+		{Config{Type: KindLoad, CustomTokenizer: "x"}, "custom_tokenizer"},
+		{Config{Type: KindConversation, CustomTokenizer: "x"}, "custom_tokenizer"},
 		{Config{UseTokens: true}, "use_tokens"},
 		{Config{MaxSessions: 3}, "max_sessions"},
 		{Config{Type: KindConversation, MatchThreshold: &bad}, "match_threshold"},
 		{Config{Type: KindConversation, MatchBasis: "x"}, "match_basis"},
-		{Config{Type: KindConversation, UseTokenIDs: true}, "use_token_ids"},
+		{Config{Type: KindHybrid, UseTokenIDs: true}, "use_token_ids"},
 		{Config{Type: KindConversation, MaxSessions: -1}, "max_sessions"},
 		{Config{Type: KindConversation, TokensPerBlock: -1}, "tokens_per_block"},
 		{Config{Type: KindConversation, HashSkipCount: -1}, "hash_skip_count"},

@@ -22,7 +22,6 @@ import (
 // pending are the scenarios that the product does not pass yet, and why. They
 // run and log what happens; whoever builds the feature removes the entry.
 var pending = map[int]string{
-	37: "router kv_cache_aware",
 	47: "/perf_metrics",
 }
 
