@@ -63,8 +63,12 @@ func TestMembersJoinAndLeave(t *testing.T) {
 		}
 		cancel()
 		f.set("http://g:1", report{err: ErrGone, gone: true})
+		dead := time.Now()
 		if !watch.Lost(t.Context()) || <-gone != "g:1" {
 			t.Error("its legs end when nothing listens there any more")
+		}
+		if took := time.Since(dead); took > ProbeInterval {
+			t.Errorf("that took %v", took)
 		}
 		synctest.Wait()
 		if n := len(r.table.byID); n != 1 {
@@ -144,8 +148,12 @@ func TestMemberChangesRole(t *testing.T) {
 		if got := joinedStatus(r); got != "b:1 | a:1 b:1" || !r.Status().Ready {
 			t.Errorf("after, at once: %s %+v", got, r.Status())
 		}
-		r.SetMembers([]Member{member("w5", "c:1", Generation, 3), b})
+		r.SetMembers([]Member{member("w5", "c:1", Context, 3), b})
 		synctest.Wait()
+		if got := ids(r.routable(Context, "")); got != "c:1" {
+			t.Errorf("routable: %s", got)
+		}
+		r.SetMembers([]Member{member("w6", "c:1", Generation, 4), b}) // its role does not serve that
 		if got := r.Status().Warnings; len(got) == 0 || got[0].Code != WarnRole || !strings.Contains(got[0].Message, "registered for the generation role") {
 			t.Errorf("a worker that cannot serve its registered role: %+v", got)
 		}
@@ -153,6 +161,24 @@ func TestMemberChangesRole(t *testing.T) {
 			t.Errorf("routable: %s", got)
 		}
 	})
+}
+
+// TestDepartedMisfitsWarnOfNothing: a worker is compared with those that are there.
+func TestDepartedMisfitsWarnOfNothing(t *testing.T) {
+	tb := newTable()
+	ctx, gen := member("w1", "c:1", Context, 1), member("w2", "g:1", Generation, 1)
+	tb.setMembers(at(0), []Member{ctx, gen})
+	other := good(Generation, "a")
+	other.info.Fingerprint = "another"
+	tb.probed(at(0), "c:1", good(Context, "a"))
+	tb.probed(at(0), "g:1", other)
+	if n := len(tb.warnings()); n != 2 {
+		t.Errorf("%d warnings of two that do not fit", n)
+	}
+	tb.setMembers(at(1), []Member{ctx})
+	if got := tb.warnings(); len(got) != 0 {
+		t.Errorf("%+v", got)
+	}
 }
 
 func TestSetWarning(t *testing.T) {

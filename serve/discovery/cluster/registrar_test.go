@@ -22,6 +22,7 @@ type direct struct {
 	mu   sync.Mutex
 	fail error
 	beat int // refreshes that got through or failed
+	puts int
 }
 
 func (d *direct) broken() error {
@@ -37,6 +38,9 @@ func (d *direct) set(err error) {
 }
 
 func (d *direct) Put(_ context.Context, key, value string, ttl time.Duration) error {
+	d.mu.Lock()
+	d.puts++
+	d.mu.Unlock()
 	if err := d.broken(); err != nil {
 		return err
 	}
@@ -138,11 +142,12 @@ func TestRegistrarReturns(t *testing.T) {
 		// A refresh that fails is tried again at once, within the TTL.
 		time.Sleep(4 * time.Second)
 		store.set(errors.New("no route"))
+		puts := store.puts
 		time.Sleep(1200 * time.Millisecond) // the heartbeat and its first repetition failed
 		store.set(nil)
 		time.Sleep(4 * time.Second)
-		if got := roles(t, store.Storage); got != "mixed@h:1" {
-			t.Errorf("a short failure costs the registration: %q", got)
+		if got := roles(t, store.Storage); got != "mixed@h:1" || store.puts != puts {
+			t.Errorf("a short failure costs the registration: %q, registered %d times more", got, store.puts-puts)
 		}
 		store.set(errors.New("no route"))
 		time.Sleep(time.Minute)
