@@ -2,6 +2,7 @@ package runner
 
 import (
 	"encoding/json"
+	"math"
 	"slices"
 	"time"
 
@@ -75,9 +76,32 @@ func (r *remote) push(o Output) {
 		return
 	}
 	r.m.post(post{Kind: postOutput, ID: r.id, Output: &farOutput{
-		First: o.First, Tokens: o.Tokens, Text: o.Text, Finish: o.Finish, Err: o.Err, Usage: o.Usage, Opaque: o.Opaque,
+		First: o.First, Tokens: replaced(o.Tokens, math.Inf(-1), -math.MaxFloat64), Text: o.Text, Finish: o.Finish, Err: o.Err, Usage: o.Usage, Opaque: o.Opaque,
 		Times: aged(o.Times, r.m.g.e.Now()),
 	}})
+}
+
+// replaced returns tokens with to in place of the log-probability from. JSON has no
+// infinity, which forbidden tokens have; it must not cost the instance.
+func replaced(tokens []request.Token, from, to float64) []request.Token {
+	has := func(t request.TopLogprob) bool { return t.Logprob == from }
+	if !slices.ContainsFunc(tokens, func(t request.Token) bool { return t.Logprob == from || slices.ContainsFunc(t.Top, has) }) {
+		return tokens
+	}
+	tokens = slices.Clone(tokens)
+	for i := range tokens {
+		t := &tokens[i]
+		if t.Logprob == from {
+			t.Logprob = to
+		}
+		t.Top = slices.Clone(t.Top)
+		for j := range t.Top {
+			if has(t.Top[j]) {
+				t.Top[j].Logprob = to
+			}
+		}
+	}
+	return tokens
 }
 
 // open tells the client's process where the request is, or that the core refused
@@ -174,7 +198,7 @@ func (g *group) output(p *post) {
 	}
 	o := p.Output
 	out := Output{Opaque: o.Opaque, Output: executor.Output{
-		Request: s.req, First: o.First, Tokens: o.Tokens, Text: o.Text, Finish: o.Finish, Err: o.Err, Usage: o.Usage,
+		Request: s.req, First: o.First, Tokens: replaced(o.Tokens, -math.MaxFloat64, math.Inf(-1)), Text: o.Text, Finish: o.Finish, Err: o.Err, Usage: o.Usage,
 		Times: aged(o.Times, g.e.Now()),
 	}}
 	if len(o.Opaque) > 0 {

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"tandem/engine/comm"
 	"tandem/engine/request"
 	"tandem/engine/tensor"
@@ -167,4 +169,24 @@ func TestTensorRefusesABadBatch(t *testing.T) {
 		}
 	}
 	stop(t, e, died)
+}
+
+// A process without rank 0 leaves when it is told to.
+func TestTensorFollowersLeave(t *testing.T) {
+	group, err := comm.NewLocal(comm.Config{Size: 2, Timeout: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := newEngine(Config{Core: testCore(), Info: Info{TensorRanks: 2}})
+	e.tensor = &tensorGroup{group: group, followers: []*follower{{id: 1, size: 2, device: &counting{}, comm: group.Rank(1)}}}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- e.Run(ctx) }()
+	cancel()
+	within(t, 5*time.Second, func() {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	goleak.VerifyNone(t)
 }
