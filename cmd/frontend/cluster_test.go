@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+
+	"tandem/serve/config"
+)
+
+func clusterNode(t *testing.T, listen, yaml string) *node {
+	t.Helper()
+	ln, err := net.Listen("tcp", listen)
+	if err != nil {
+		t.Skipf("cannot listen on %s: %v", listen, err)
+	}
+	t.Cleanup(func() { ln.Close() })
+	port := strconv.Itoa(ln.Addr().(*net.TCPAddr).Port)
+	cfg, _, err := config.LoadFrontend(config.Source{
+		Data: []byte(strings.ReplaceAll(yaml, "PORT", port)), LookupEnv: func(string) (string, bool) { return "", false },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &node{cfg: cfg, log: slog.New(slog.DiscardHandler), listener: ln}
+}
+
+func TestClusterURIMustBeOurOwn(t *testing.T) {
+	for _, tc := range []struct{ listen, uri, want string }{
+		{"127.0.0.1:0", "http://127.0.0.1:PORT", ""},
+		{"127.0.0.1:0", "http://localhost:PORT", ""},
+		{"0.0.0.0:0", "http://127.0.0.1:PORT", ""},
+		{"[::]:0", "http://localhost:PORT", ""},
+		{"127.0.0.1:0", "http://127.0.0.1:1", "port 1 is not this frontend's"},
+		{"127.0.0.1:0", "http://127.0.0.2:PORT", "127.0.0.2 is not an address of this frontend"},
+		{"0.0.0.0:0", "http://192.0.2.7:PORT", "192.0.2.7 is not an address of this frontend"},
+		{"127.0.0.1:0", "http://no-such-host.invalid:PORT", `host "no-such-host.invalid" is not known`},
+		{"127.0.0.1:0", "http://192.0.2.7:1\n  remote_storage: true", ""},
+		{"127.0.0.1:0", "etcd://192.0.2.7:1", ""},
+	} {
+		n := clusterNode(t, tc.listen, "disagg_cluster:\n  cluster_uri: "+tc.uri+"\n")
+		d, err := n.discover(nil)
+		if tc.want == "" != (err == nil) || err != nil && !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s at %s: %v, want %q", tc.uri, tc.listen, err, tc.want)
+		}
+		if d != nil {
+			_ = d.close()
+		}
+	}
+}
+
+// TestStorageRoutesAreThereOnlyIfItIsOurs: without a storage its paths go to the public handler.
+func TestStorageRoutesAreThereOnlyIfItIsOurs(t *testing.T) {
+	public := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "public") })
+	get := func(d *discovered, path, from string) (int, string) {
+		r := httptest.NewRequestWithContext(context.Background(), http.MethodGet, path, nil)
+		r.RemoteAddr = from
+		w := httptest.NewRecorder()
+		d.handler(public).ServeHTTP(w, r)
+		return w.Code, strings.TrimSpace(w.Body.String())
+	}
+	const none = "/get_prefix?key_prefix=/none"
+	if status, body := get(nil, none, "127.0.0.1:1"); status != 200 || body != "public" {
+		t.Errorf("a listed cluster: %d %s", status, body)
+	}
+	remote, err := clusterNode(t, "127.0.0.1:0", "disagg_cluster: {cluster_uri: \"http://192.0.2.7:1\", remote_storage: true}").discover(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status, body := get(remote, none, "127.0.0.1:1"); status != 200 || body != "public" {
+		t.Errorf("another's storage: %d %s", status, body)
+	}
+	for _, tc := range []struct {
+		yaml, from string
+		status     int
+	}{
+		{"", "127.0.0.1:1", 200},
+		{"", "192.0.2.9:1", 401},
+		{"\ntrust_internal_network: true", "192.0.2.9:1", 200},
+	} {
+		own, err := clusterNode(t, "127.0.0.1:0", "disagg_cluster: {cluster_uri: \"http://127.0.0.1:PORT\"}"+tc.yaml).discover(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if status, body := get(own, none, tc.from); status != tc.status || status == 200 && body != `{"result":{}}` {
+			t.Errorf("from %s with %q: %d %s", tc.from, tc.yaml, status, body)
+		}
+		if status, body := get(own, "/health", tc.from); status != 200 || body != "public" {
+			t.Errorf("other paths: %d %s", status, body)
+		}
+	}
+	own, err := clusterNode(t, "127.0.0.1:0", "disagg_cluster: {cluster_uri: \"http://127.0.0.1:PORT\"}").discover([]byte("a key of sixteen"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status, _ := get(own, none, "127.0.0.1:1"); status != 401 {
+		t.Errorf("unsigned though there is a key: %d", status)
+	}
+}
