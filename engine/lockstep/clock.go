@@ -1,6 +1,7 @@
 package lockstep
 
 import (
+	"slices"
 	"time"
 
 	"tandem/engine/request"
@@ -57,8 +58,15 @@ func (l *Rank) Abort(id transfer.ID) { l.out.Aborts = append(l.out.Aborts, id) }
 func (l *Rank) Drain() { l.out.Drain = true }
 
 func (l *Rank) watch(t timed) {
-	l.clock.timed = append(l.clock.timed, t)
-	l.clock.due = min(l.clock.due, t.at)
+	c := &l.clock
+	if len(c.timed) > 64+4*len(c.live) { // far deadlines of requests that were placed at once
+		c.timed = slices.DeleteFunc(c.timed, func(t timed) bool {
+			_, waits := c.live[t.id]
+			return !waits
+		})
+	}
+	c.timed = append(c.timed, t)
+	c.due = min(c.due, t.at)
 }
 
 // tick carries out what is due. What concerns requests that wait no more is
