@@ -50,9 +50,12 @@ func (c *counted) Exchange(ctx context.Context, r comm.Record) ([]comm.Record, e
 // Requests that only wait, for peers that stand still and in the queue behind
 // them, cost no iterations.
 func TestGroupRests(t *testing.T) {
-	for _, kind := range []adprouter.Kind{adprouter.Default, adprouter.KVCacheAware, adprouter.ConversationAware} {
+	for i, kind := range []adprouter.Kind{adprouter.Default, adprouter.KVCacheAware, adprouter.ConversationAware} {
 		for name, spans := range spansOf(2) {
 			for _, drain := range []bool{false, true} {
+				if i > 0 && drain == (spans == nil) {
+					continue // once is enough
+				}
 				t.Run(fmt.Sprintf("%s in %s, drain %t", kind, name, drain), func(t *testing.T) {
 					core, meets := testCore(), &counted{}
 					handle := transfer.Handle{Incarnation: "x", Endpoint: "tcp://127.0.0.1:1", Epoch: 1, Layout: core.Layout, PromptTokens: 5, Root: blockhash.Root(core.Namespace, "", ""), Lease: time.Minute}
@@ -93,7 +96,7 @@ func TestGroupRests(t *testing.T) {
 					}
 					time.Sleep(20 * time.Millisecond)
 					before := meets.n.Load()
-					time.Sleep(200 * time.Millisecond)
+					time.Sleep(100 * time.Millisecond)
 					if n := meets.n.Load() - before; n > 5 {
 						t.Errorf("%d iterations in which nobody had anything to do", n)
 					}
