@@ -324,14 +324,13 @@ func (p *process) servedName() string {
 func (p *process) announce(admin string, took time.Duration) {
 	info := p.loaded.Engine.Info()
 	mem := p.loaded.Memory()
-	stats := p.loaded.Engine.Stats(time.Minute)
 	ready := []any{
 		"model", info.Model, "role", info.Role, "backend", info.Backend, "took", took.Round(time.Millisecond),
-		"weights_MiB", mem.WeightBytes >> 20, "kv_MiB", mem.KVBytes >> 20, "kv_tokens", stats.BlocksTotal * info.Layout.BlockTokens, "max_seq_len", info.MaxSeqLen,
+		"weights_MiB", mem.WeightBytes >> 20, "kv_MiB", mem.KVBytes >> 20, "kv_tokens", p.loaded.KVTokens(), "max_seq_len", info.MaxSeqLen,
 	}
 	switch {
 	case info.Ranks > 1:
-		ready = append(ready, "attention_dp_ranks", info.Ranks, "router", info.Router)
+		ready = append(ready, "attention_dp_ranks", info.Ranks, "ranks_here", len(p.loaded.Backends), "router", info.Router)
 	case info.TensorRanks > 1:
 		ready = append(ready, "tensor_parallel_ranks", info.TensorRanks)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"runtime"
 	"runtime/debug"
 	"sync"
@@ -148,45 +147,6 @@ func (e *Engine) Connect(ctx context.Context) error {
 		m.comm, m.poster = group.Rank(m.id), group.Rank(m.id)
 	}
 	return nil
-}
-
-// joinTime is how long ranks of other processes may take to load and come, and
-// joinWord how often their absence is mentioned.
-const (
-	joinTime = 10 * time.Minute
-	joinWord = 10 * time.Second
-)
-
-// connect makes the group, waiting for ranks of other processes.
-func connect(ctx context.Context, addr string, ranks comm.Span, c comm.Config, log *slog.Logger) (*comm.Group, error) {
-	if addr == "" {
-		return comm.NewLocal(c)
-	}
-	if c.JoinTimeout == 0 {
-		c.JoinTimeout = joinTime
-	}
-	done := make(chan struct{})
-	defer close(done)
-	go func() {
-		tick := time.NewTicker(joinWord)
-		defer tick.Stop()
-		for start := time.Now(); ; {
-			select {
-			case <-tick.C:
-				log.Info("waiting for the ranks of other processes", "ours", ranks.String(), "of", c.Size, "rank_group", addr, "waited", time.Since(start).Round(time.Second), "limit", c.JoinTimeout)
-			case <-done:
-				return
-			}
-		}
-	}()
-	if ranks.First > 0 {
-		return comm.Join(ctx, addr, ranks, c)
-	}
-	l, err := comm.Listen(addr, ranks, c)
-	if err != nil {
-		return nil, err
-	}
-	return l.Accept(ctx)
 }
 
 // leads reports whether this process has rank 0.

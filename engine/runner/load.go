@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"log/slog"
 	"path/filepath"
 	"slices"
@@ -102,6 +101,16 @@ func (l *Loaded) Memory() cpu.MemoryReport {
 	}
 	all.WeightBytes = l.store.Bytes()
 	return all
+}
+
+// KVTokens is how many tokens the pools of this process's ranks hold: together,
+// or with tensor parallelism each of them.
+func (l *Loaded) KVTokens() int {
+	i := l.Engine.cfg.Core
+	if l.Engine.cfg.Info.TensorRanks > 1 {
+		return i.Blocks * i.BlockTokens
+	}
+	return len(l.Backends) * i.Blocks * i.BlockTokens
 }
 
 // Load opens a model, packs it for the CPU and puts an engine on it. With ranks
@@ -316,6 +325,7 @@ func (l *Loaded) engine(ctx context.Context, o *LoadOptions, ck *model.Checkpoin
 	if core.Namespace == "" {
 		core.Namespace = name + "@" + fingerprint[:16]
 	}
+	shown := o.Wire != nil
 	if o.Wire == nil && o.moves() {
 		o.Wire = &wire.Config{Logger: o.Logger}
 		if o.Group != nil {
@@ -331,9 +341,12 @@ func (l *Loaded) engine(ctx context.Context, o *LoadOptions, ck *model.Checkpoin
 	}
 	info := Info{
 		Role: core.Role, Model: name, Fingerprint: fingerprint, Incarnation: o.Incarnation, Namespace: core.Namespace,
-		TransferEndpoint: core.Endpoint, Layout: core.Layout, Vocab: core.Vocab, MaxBatch: core.MaxBatch,
+		Layout: core.Layout, Vocab: core.Vocab, MaxBatch: core.MaxBatch,
 		MaxNumTokens: core.MaxNumTokens, MaxSeqLen: core.MaxSeqLen, Backend: l.Backends[0].Info(),
 		Ranks: 1, TensorRanks: 1, Leader: ranks.First == 0,
+	}
+	if shown {
+		info.TransferEndpoint = core.Endpoint // else only the ranks here use it
 	}
 	cfg := Config{Core: core, Info: info, Logger: o.Logger, Text: l.show, Idle: o.idle()}
 	switch size := max(o.Ranks, 1); {
@@ -377,8 +390,9 @@ func (l *Loaded) show(r *request.Request) request.Text {
 }
 
 // group is the configuration of the collective of the instance.
-func (o *LoadOptions) group(epoch string) comm.Config {
-	c := comm.Config{Size: max(o.Ranks, 1), ConfigEpoch: crc32.ChecksumIEEE([]byte(epoch)), Timeout: o.HangTimeout}
+func (o *LoadOptions) group(cfg Config) comm.Config {
+	settings := o.settings(cfg)
+	c := comm.Config{Size: max(o.Ranks, 1), ConfigEpoch: epochOf(settings), Settings: settings, Timeout: o.HangTimeout}
 	if c.Timeout <= 0 {
 		c.Timeout = -1
 	}
@@ -419,7 +433,7 @@ func (l *Loaded) attentionDP(ctx context.Context, o *LoadOptions, cfg Config, ra
 	}
 	cfg.Info.Router, cfg.Info.Conversations = string(router.Kind), router.Kind == adprouter.ConversationAware
 	g := GroupConfig{
-		Config: cfg, Ranks: ranks, Addr: o.addr(), Comm: o.group(l.epoch(o, cfg)),
+		Config: cfg, Ranks: ranks, Addr: o.addr(), Comm: o.group(cfg),
 		Step: lockstep.Config{
 			Router: router, CountInTransfer: o.ADP.CountInTransfer, MaxQueued: core.MaxQueued, QueueTimeout: core.QueueTimeout,
 		},
@@ -442,13 +456,6 @@ func (l *Loaded) attentionDP(ctx context.Context, o *LoadOptions, cfg Config, ra
 		link.Comm = l.Engine.group.members[i].comm
 	}
 	return nil
-}
-
-// epoch is what must be equal in all processes of an instance.
-func (l *Loaded) epoch(o *LoadOptions, cfg Config) string {
-	c := cfg.Core
-	c.Incarnation, c.Endpoint, c.Blocks = "", "", 0
-	return fmt.Sprintf("%s %+v %+v %d %t %t", cfg.Info.Fingerprint, c, o.ADP, o.Ranks, o.AttentionDP, o.SplitMLP)
 }
 
 // lateGroup is the place of a device in a group that it is made before.

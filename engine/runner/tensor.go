@@ -260,7 +260,7 @@ func (l *Loaded) tensorParallel(ctx context.Context, o *LoadOptions, cfg Config,
 	if spans && o.Wire != nil {
 		return fmt.Errorf("tensor_parallel_size: a worker that hands KV blocks over needs all %d ranks in one process: leave --rank-group out, or set enable_attention_dp", o.Ranks)
 	}
-	c := o.group(l.epoch(o, cfg))
+	c := o.group(cfg)
 	c.OnStall = func(s comm.Stall) {
 		o.Logger.Warn("ranks keep the others waiting", "missing", s.Missing, "collective", s.Op.String(), "iter", s.Iter, "waited", s.Waited)
 	}
