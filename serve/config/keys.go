@@ -107,7 +107,10 @@ func checkValue(val any, typ reflect.Type, path string) error {
 }
 
 func unknownKey(path, key string, known []string) error {
-	return fmt.Errorf("unknown key %q; the nearest known key is %q", path, Nearest(key, known))
+	if near := Nearest(key, known); near != "" && editDistance(strings.ToLower(key), near) <= max(2, len(key)/3) {
+		return fmt.Errorf("unknown key %q; the nearest known key is %q", path, near)
+	}
+	return fmt.Errorf("unknown key %q: see docs/configuration.md for all keys", path)
 }
 
 // Nearest returns the known word with the smallest edit distance to word, the first in order on a tie, "" if none.

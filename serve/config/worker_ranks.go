@@ -70,8 +70,33 @@ func (w Worker) rankWarnings(named bool) []string {
 		return []string{"enable_attention_dp has no effect with tensor_parallel_size 1"}
 	case !w.EnableAttentionDP && (named || a != defaultAttentionDP()):
 		return []string{"attention_dp_config has no effect without enable_attention_dp"}
+	case !w.EnableAttentionDP:
+		return nil
 	}
-	return nil
+	return a.inert()
+}
+
+// inert names settings of a router or balancer that is off.
+func (a AttentionDP) inert() (warnings []string) {
+	d := defaultAttentionDP()
+	for _, s := range []struct {
+		key, needs string
+		set, works bool
+	}{
+		{"kv_cache_routing_new_conv_placement", "kv_cache_routing_conversation_affinity", a.Placement != d.Placement, a.Conversations},
+		{"kv_cache_routing_sticky_cap", "kv_cache_routing_conversation_affinity", a.StickyCap != d.StickyCap, a.Conversations},
+		{"kv_cache_routing_max_sessions", "kv_cache_routing_conversation_affinity", a.MaxSessions != d.MaxSessions, a.Conversations},
+		{"kv_cache_routing_load_balance_weight", "enable_kv_cache_aware_routing", a.LoadWeight != d.LoadWeight, a.KVCacheAware},
+		{"kv_cache_routing_match_rate_threshold", "enable_kv_cache_aware_routing", a.MatchThreshold != d.MatchThreshold, a.KVCacheAware},
+		{"kv_cache_routing_cold_start_warmup", "enable_kv_cache_aware_routing", a.Warmup != d.Warmup, a.KVCacheAware},
+		{"timeout_iters", "enable_balance", a.TimeoutIters != d.TimeoutIters, a.EnableBalance},
+		{"batching_wait_iters", "enable_balance", a.BatchingWaitIters != d.BatchingWaitIters, a.EnableBalance},
+	} {
+		if s.set && !s.works {
+			warnings = append(warnings, fmt.Sprintf("attention_dp_config.%s has no effect without attention_dp_config.%s", s.key, s.needs))
+		}
+	}
+	return warnings
 }
 
 // RankGroup says which ranks of an instance that spreads over processes are in

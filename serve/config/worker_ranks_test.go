@@ -45,7 +45,12 @@ func TestAttentionDPWithoutEffect(t *testing.T) {
 	for _, tc := range []struct{ yaml, want string }{
 		{"attention_dp_config: {}", off},
 		{"tensor_parallel_size: 2\nattention_dp_config: {timeout_iters: 50}", off},
-		{"{tensor_parallel_size: 2, enable_attention_dp: true, attention_dp_config: {timeout_iters: 9}}", ""},
+		{"{tensor_parallel_size: 2, enable_attention_dp: true, attention_dp_config: {enable_balance: true, timeout_iters: 9}}", ""},
+		{"{tensor_parallel_size: 2, enable_attention_dp: true, attention_dp_config: {timeout_iters: 9}}", "attention_dp_config.timeout_iters has no effect without attention_dp_config.enable_balance"},
+		{
+			"{tensor_parallel_size: 2, enable_attention_dp: true, attention_dp_config: {kv_cache_routing_new_conv_placement: least_work}}",
+			"kv_cache_routing_new_conv_placement has no effect without attention_dp_config.kv_cache_routing_conversation_affinity",
+		},
 		{"enable_attention_dp: true", "enable_attention_dp has no effect with tensor_parallel_size 1"},
 		{"tensor_parallel_size: 2", ""},
 	} {
