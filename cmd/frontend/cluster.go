@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strconv"
 	"sync"
 	"time"
 
@@ -16,48 +17,80 @@ import (
 
 // discovered is how a frontend learns of workers that register; nil: they are listed.
 type discovered struct {
-	name    string // of the cluster
-	source  registry.Source
-	storage *registry.Storage // that this frontend serves, nil = none
-	routes  http.Handler      // of storage
+	follow  func(ctx context.Context) // turns registrations into workers until ctx ends
+	storage *registry.Storage         // that this frontend serves, nil = none
+	routes  http.Handler              // of storage
 	close   func() error
 }
 
 // remotePoll is how often the storage of another frontend is read at most.
 const remotePoll = time.Second
 
-// discover prepares what disagg_cluster asks for; nothing runs yet.
+// discover prepares what disagg_cluster or metadata_server ask for; nothing runs yet.
 func (n *node) discover(key []byte) (*discovered, error) {
-	c := n.cfg.Cluster
-	if !c.On() {
-		return nil, nil //nolint:nilnil // nil is a listed cluster
+	switch {
+	case n.cfg.Cluster.On():
+		return n.cluster(key)
+	case n.cfg.Metadata.On():
+		return n.metadata()
 	}
+	return nil, nil //nolint:nilnil // nil is a listed cluster
+}
+
+// cluster follows registrations in a storage or in etcd.
+func (n *node) cluster(key []byte) (*discovered, error) {
+	c := n.cfg.Cluster
 	scheme, endpoints, err := discovery.ParseClusterURI(c.URI)
 	if err != nil {
 		return nil, fmt.Errorf("config: disagg_cluster.cluster_uri: %w", err)
 	}
-	d := &discovered{name: c.Name, close: func() error { return nil }}
+	var source registry.Source
+	d := &discovered{close: func() error { return nil }}
 	switch {
 	case scheme == discovery.SchemeEtcd:
 		store, err := etcd.New(endpoints)
 		if err != nil {
 			return nil, fmt.Errorf("disagg_cluster.cluster_uri: %w", err)
 		}
-		d.source, d.close = store, store.Close
+		source, d.close = store, store.Close
 	case c.Remote:
 		client := registry.NewClient(registry.ClientConfig{
 			URL: c.URI, Key: key, Poll: min(remotePoll, c.HeartbeatInterval()), Hold: c.TTL(),
 		})
-		d.source, d.close = client, client.Close
+		source, d.close = client, client.Close
 	default:
 		if err := ownAddress(endpoints[0], n.listener.Addr()); err != nil {
 			return nil, fmt.Errorf("config: disagg_cluster.cluster_uri: %w", err)
 		}
 		d.storage = registry.NewStorage(nil)
-		d.source = d.storage
+		source = d.storage
 		d.routes = d.storage.Handler(registry.Access{Key: key, Trusted: n.cfg.TrustNetwork})
 	}
+	d.follow = func(ctx context.Context) { registry.Follow(ctx, source, c.Name, n.registry, n.log) }
 	return d, nil
+}
+
+// metadata follows a metadata server of workers of other implementations.
+func (n *node) metadata() (*discovered, error) {
+	m := n.cfg.Metadata
+	store, err := etcd.New([]string{net.JoinHostPort(m.Host, strconv.Itoa(m.Port))})
+	if err != nil {
+		return nil, fmt.Errorf("metadata_server: %w", err)
+	}
+	client := &http.Client{Transport: &http.Transport{IdleConnTimeout: time.Second}}
+	follower := registry.Metadata{Store: store, Refresh: m.RefreshInterval(), Timeout: m.HealthTimeout(), Log: n.log, Answers: func(ctx context.Context, url string) bool {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/health", http.NoBody)
+		if err != nil {
+			return false
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			return false
+		}
+		_ = resp.Body.Close() // whatever it says of its health, it is there
+		return true
+	}}
+	return &discovered{follow: func(ctx context.Context) { follower.Follow(ctx, n.registry) }, close: store.Close}, nil
 }
 
 // handler adds the storage's routes to the public ones.
@@ -83,7 +116,7 @@ func (n *node) follow(ctx context.Context, wg *sync.WaitGroup) {
 		wg.Go(func() { d.storage.Run(ctx) })
 	}
 	wg.Go(func() {
-		registry.Follow(ctx, d.source, d.name, n.registry, n.log)
+		d.follow(ctx)
 		_ = d.close() // nothing is in flight any more
 	})
 }

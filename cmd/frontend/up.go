@@ -100,8 +100,8 @@ func prepare(f upFlags, changed func(string) bool) (*cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	if cfg.Cluster.On() {
-		return nil, errors.New("config: disagg_cluster: frontend up knows the workers it starts: remove it, or use frontend serve")
+	if cfg.Joining() {
+		return nil, errors.New("config: disagg_cluster, metadata_server: frontend up knows the workers it starts: remove them, or use frontend serve")
 	}
 	if len(cfg.Context.URLs)+len(cfg.Generation.URLs) > 0 {
 		return nil, errors.New("config: urls name running workers, but frontend up starts its own: remove urls, or use frontend serve")

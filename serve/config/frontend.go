@@ -54,8 +54,10 @@ type Frontend struct {
 
 	Observe `mapstructure:",squash"`
 
-	Cluster      Cluster `mapstructure:"disagg_cluster"`
-	TrustNetwork bool    `mapstructure:"trust_internal_network"` // without a key, other hosts may register workers
+	Cluster      Cluster        `mapstructure:"disagg_cluster"`
+	Metadata     MetadataServer `mapstructure:"metadata_server"`
+	MetadataFile string         `mapstructure:"metadata_server_config_file"` // the same, in a file of its own
+	TrustNetwork bool           `mapstructure:"trust_internal_network"`      // without a key, other hosts may register workers
 
 	Later  unsupported    `mapstructure:",squash"`
 	Worker map[string]any `mapstructure:",remain"` // worker keys for both sections
@@ -74,8 +76,6 @@ type ServerSection struct {
 type unsupported struct {
 	ChatTemplate any `mapstructure:"allow_request_chat_template"` // no worker takes one
 	Conditional  any `mapstructure:"conditional_disagg_config"`
-	MetaServer   any `mapstructure:"metadata_server"`
-	MetaConfig   any `mapstructure:"metadata_server_config_file"`
 	Coordinator  any `mapstructure:"disagg_coordinator_url"`
 	PerfDir      any `mapstructure:"perf_metrics_output_dir"`
 	APIKeys      any `mapstructure:"api_keys"`
@@ -102,7 +102,7 @@ func DefaultFrontend() Frontend {
 		RequestTimeout: d.RequestTimeout.Seconds(), StreamIdle: d.StreamIdle.Seconds(),
 		ConnectTimeout: float64(d.ConnectTimeout.Milliseconds()), HandoffLease: d.HandoffLease.Seconds(),
 		StartTimeout: 180, ShutdownGrace: 30, AbortGrace: float64(d.AbortGrace.Milliseconds()),
-		Cluster: defaultCluster(),
+		Cluster: defaultCluster(), Metadata: defaultMetadataServer(),
 	}
 }
 
@@ -119,6 +119,9 @@ func LoadFrontend(src Source) (Frontend, []string, error) {
 		return f, warnings, err
 	}
 	if err := f.fieldEnvironment(src.LookupEnv); err != nil {
+		return f, warnings, err
+	}
+	if err := f.readMetadata(); err != nil {
 		return f, warnings, err
 	}
 	if f.RankSource == rankByRouter && !f.EngineConv {
@@ -183,6 +186,12 @@ func (f Frontend) Validate() error {
 	if err := f.Cluster.validate(); err != nil {
 		return err
 	}
+	if err := f.Metadata.validate(); err != nil {
+		return err
+	}
+	if f.Cluster.On() && f.Metadata.On() {
+		return fmt.Errorf("metadata_server: workers come by it or by disagg_cluster, not both")
+	}
 	if err := f.sections(); err != nil {
 		return err
 	}
@@ -233,9 +242,9 @@ func (f Frontend) sections() error {
 			return err
 		}
 		switch n := sec.s.NumInstances; {
-		case f.Cluster.On() && len(sec.s.URLs) > 0:
-			return fmt.Errorf("%s.urls: workers are listed or register (disagg_cluster), not both", sec.name)
-		case !f.Cluster.On() && n != nil && *n < 1:
+		case f.Joining() && len(sec.s.URLs) > 0:
+			return fmt.Errorf("%s.urls: workers are listed or register (%s), not both", sec.name, f.joining())
+		case !f.Joining() && n != nil && *n < 1:
 			return fmt.Errorf("%s.num_instances: %d must be at least 1", sec.name, *n)
 		}
 	}
@@ -312,7 +321,7 @@ func workerKeys() []string {
 
 // ValidateServe checks what `frontend serve` needs besides: workers to talk to.
 func (f Frontend) ValidateServe() error {
-	if f.Cluster.On() {
+	if f.Joining() {
 		return nil
 	}
 	for i, s := range []ServerSection{f.Context, f.Generation} {

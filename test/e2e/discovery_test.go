@@ -207,7 +207,6 @@ func TestDiscoveryStorageOfAnotherFrontend(t *testing.T) {
 // TestDiscoveryEtcd: two frontends over a real etcd; workers join, leave, die, and a frontend restarts.
 func TestDiscoveryEtcd(t *testing.T) {
 	server := etcd.Start(t)
-	t.Cleanup(etcd.Remove)
 	uri := "etcd://" + server.Addr
 	ports := []int{freePort(t), freePort(t)}
 	a, b := follower(t, "a", ports[0], uri, ""), follower(t, "b", ports[1], uri, "")
@@ -240,6 +239,38 @@ func TestDiscoveryEtcd(t *testing.T) {
 	leave()
 	waitMembers(t, 2*time.Second, b, all[0])
 	hello(b).wantError(t, http.StatusServiceUnavailable)
+}
+
+// TestDiscoveryMetadataServer: workers of another engine, which wrote their addresses into etcd.
+func TestDiscoveryMetadataServer(t *testing.T) {
+	server := etcd.Start(t)
+	f := &farm{}
+	ctx, gen, gen1 := f.newStub(t, "ctx0", "context"), f.newStub(t, "gen0", "generation"), f.newStub(t, "gen1", "generation")
+	store, err := etcdstore.New([]string{server.Addr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	for _, s := range []*stub{ctx, gen, gen1} {
+		s.native = true
+		value := fmt.Sprintf(`{"url":"http://%s","server_type":%q}`, s.id, s.role)
+		if err := store.Put(t.Context(), "trtllm/"+s.name, value, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+	}
+	host, port, _ := net.SplitHostPort(server.Addr)
+	meta := writeFile(t, "meta.yaml", fmt.Sprintf("server_type: \"etcd\"\nhostname: %q\nport: %s\nrefresh_interval: 0.5\nhealth_check_timeout: 2.0\n", host, port))
+	front := start(t, "frontend", frontendBin, "serve", "--port", "0", "-c", writeFile(t, "cluster.yaml", "hostname: 127.0.0.1\nmetadata_server_config_file: "+meta+"\n"))
+	all := []string{"ctx@" + portOf(ctx), "gen@" + portOf(gen), "gen@" + portOf(gen1)}
+	waitMembers(t, 5*time.Second, front, all...)
+	hello(front).wantOK(t, "ABC")
+	gen1.kill()
+	within(t, 5*time.Second, "the key of the dead worker is removed", func() bool {
+		list, err := store.List(t.Context(), "trtllm/")
+		return err == nil && len(list) == 2
+	})
+	waitMembers(t, time.Second, front, all[:2]...)
+	hello(front).wantOK(t, "ABC")
 }
 
 // TestDiscoveryWorkers: real workers register, serve, are killed and restarted, leave, and change their role.

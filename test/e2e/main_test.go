@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"tandem/test/etcd"
 )
 
 // The binaries under test and the model they serve; set by TestMain.
@@ -38,6 +40,7 @@ func TestMain(m *testing.M) {
 		code = m.Run()
 	}
 	os.RemoveAll(dir)
+	etcd.Remove()
 	os.Exit(code)
 }
 

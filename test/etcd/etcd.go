@@ -20,6 +20,9 @@ import (
 // buildLimit bounds the build of the server, the first of which compiles all of etcd.
 const buildLimit = 5 * time.Minute
 
+// folder holds the program, once it is built.
+var folder string
+
 // built is the server's program, made once for all tests of a process.
 var built = sync.OnceValues(func() (path string, why string) {
 	_, here, _, _ := runtime.Caller(0)
@@ -36,13 +39,14 @@ var built = sync.OnceValues(func() (path string, why string) {
 		_ = os.RemoveAll(dir)
 		return "", err.Error() + ": " + string(bytes.TrimSpace(out))
 	}
+	folder = dir
 	return path, ""
 })
 
-// Remove deletes the built program; call it at the end of TestMain.
+// Remove deletes the program, if it was built; call it at the end of TestMain.
 func Remove() {
-	if path, _ := built(); path != "" {
-		_ = os.RemoveAll(filepath.Dir(path))
+	if folder != "" {
+		_ = os.RemoveAll(folder)
 	}
 }
 

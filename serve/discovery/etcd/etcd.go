@@ -178,6 +178,12 @@ func (s *Store) list(ctx context.Context, prefix string) (map[string]string, int
 	return list, got.Header.Revision, nil
 }
 
+// List returns all keys below prefix with their values.
+func (s *Store) List(ctx context.Context, prefix string) (map[string]string, error) {
+	list, _, err := s.list(ctx, prefix)
+	return list, err
+}
+
 // copyOf keeps what was handed out from changing.
 func copyOf(list map[string]string) map[string]string {
 	out := make(map[string]string, len(list))
