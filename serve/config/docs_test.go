@@ -163,7 +163,7 @@ func TestPageOfOperationsLoads(t *testing.T) {
 		}
 		yaml, _, _ := strings.Cut(part, "```")
 		var warnings []string
-		if strings.HasPrefix(yaml, "# worker.yaml") {
+		if strings.HasPrefix(yaml, "# worker.yaml") || strings.HasPrefix(yaml, "# ranks.yaml") {
 			_, warnings, err = LoadWorker(executor.Ctx, Source{Data: []byte(yaml), LookupEnv: env()})
 		} else {
 			var f Frontend
