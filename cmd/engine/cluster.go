@@ -67,6 +67,11 @@ func (p *process) register(key []byte) (*membership, error) {
 		_ = store.Close()
 		return nil, err
 	}
+	if onlyHere(host) {
+		if at, _, _ := net.SplitHostPort(endpoint); !onlyHere(at) {
+			p.log.Warn("registers under a loopback address: frontends on other hosts cannot reach it; see --host and disagg_cluster.advertise_host", "host", host)
+		}
+	}
 	_, portText, _ := net.SplitHostPort(p.listener.Addr().String())
 	port, _ := strconv.Atoi(portText)
 	info := p.loaded.Engine.Info()
@@ -111,6 +116,12 @@ func (p *process) advertised(endpoint string) (string, error) {
 		return "", fmt.Errorf("address towards %s: %w", endpoint, err)
 	}
 	return own, nil
+}
+
+// onlyHere tells whether a host means this one wherever it is said.
+func onlyHere(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // changeRole serves POST /cluster/role?role=ctx|gen|mixed on the admin listener: a mixed worker registers for another role,

@@ -221,12 +221,12 @@ func (p *process) run(ctx context.Context, path string) error {
 	}
 	close(ready)
 	handler.Attach(backend)
-	p.announce(admin.addr, time.Since(start))
 	member, err := p.register([]byte(face.Key))
 	if err != nil {
 		return err
 	}
 	defer member.leave() // also when the engine died
+	p.announce(admin.addr, time.Since(start))
 
 	select {
 	case err := <-served:
