@@ -95,6 +95,15 @@ func (c *client) raw(events []byte) error {
 	return nil
 }
 
+// hold sends whole events at the next flush, or with the next that is not held.
+func (c *client) hold(events []byte) error {
+	c.status = http.StatusOK
+	if err := c.events.Hold(events); err != nil {
+		return errors.Join(errClientGone, err)
+	}
+	return nil
+}
+
 // done ends a stream that succeeded.
 func (c *client) done() error {
 	if err := c.events.Done(); err != nil {

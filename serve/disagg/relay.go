@@ -22,10 +22,11 @@ const drainWait = 250 * time.Millisecond
 
 // relay passes a gen worker's stream on, event by event.
 type relay struct {
-	s    *Server
-	l    *leg
-	g    *genAttempt
-	held []byte // comments before the first event: sending them would rule out another attempt
+	s      *Server
+	l      *leg
+	g      *genAttempt
+	events *openai.EventReader
+	held   []byte // comments before the first event: sending them would rule out another attempt
 }
 
 // run relays until [DONE]. An error before the first event leaves the client's answer unbegun, but for an early first
@@ -40,15 +41,15 @@ func (r *relay) run() *legError {
 			return r.clientGone(err)
 		}
 	}
-	reader := openai.NewEventReader(l.body, 0)
+	r.events = openai.NewEventReader(l.body, 0)
 	for {
-		event, err := reader.Next()
+		event, err := r.events.Next()
 		if err != nil {
 			return r.readError(err)
 		}
 		data, ok := openai.EventData(event)
 		if !ok {
-			if err := r.comment(event); err != nil {
+			if err := errors.Join(r.comment(event), r.flush()); err != nil {
 				return r.clientGone(err)
 			}
 			continue
@@ -65,10 +66,13 @@ func (r *relay) run() *legError {
 			now := r.s.now()
 			event = fmt.Appendf(nil, ": %s: %s\n\n%s", trace.HeaderTiming, g.p.trip.serverTiming(g.p.Arrived, now), event)
 		}
-		if err := r.event(event, data); err != nil {
+		if err := errors.Join(r.event(event, data), r.flush()); err != nil {
 			return r.clientGone(err)
 		}
 		if finished {
+			if err := g.out.events.Flush(); err != nil {
+				return r.clientGone(err)
+			}
 			r.drain()
 			return nil
 		}
@@ -142,7 +146,7 @@ func (r *relay) event(event, data []byte) error {
 		}
 		if roleOnly {
 			out.role = true // it says nothing about the blocks yet, and another attempt would say the same
-			return out.raw(r.flushHeld(event))
+			return out.hold(r.flushHeld(event))
 		}
 		out.relayed = true
 	}
@@ -154,11 +158,19 @@ func (r *relay) event(event, data []byte) error {
 	if bytes.Contains(data, []byte(`"usage"`)) {
 		event = r.withUsage(event, data)
 	}
-	if err := out.raw(event); err != nil {
+	if err := out.hold(event); err != nil {
 		return err
 	}
 	out.have.sent(data)
 	return nil
+}
+
+// flush sends what waits unless more has arrived: that goes out with it, in one write.
+func (r *relay) flush() error {
+	if r.events.More() {
+		return nil
+	}
+	return r.g.out.events.Flush()
 }
 
 // flushHeld puts comments that waited before the event.

@@ -53,7 +53,7 @@ type stub struct {
 
 func newStub(t *testing.T, role discovery.Role, script func(int, seen, http.ResponseWriter, *http.Request)) *stub {
 	t.Helper()
-	st := &stub{script: script, aborts: make(chan int64, 64)}
+	st := &stub{script: script, aborts: make(chan int64, 4096)}
 	st.info = discovery.ServerInfo{Role: role, Model: "tiny", Fingerprint: "f", Incarnation: "i", MaxSeqLen: 2048}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})

@@ -22,6 +22,7 @@ type EventWriter struct {
 	rc      *http.ResponseController
 	timeout time.Duration // per event, 0 = none
 	buf     []byte
+	held    []byte // events that wait for the next one
 	started bool
 }
 
@@ -35,6 +36,12 @@ func (e *EventWriter) Start() error {
 	if e.started {
 		return nil
 	}
+	e.begin()
+	return e.flush()
+}
+
+// begin writes status line and headers, which go out with the next flush.
+func (e *EventWriter) begin() {
 	e.started = true
 	h := e.w.Header()
 	h.Set("Content-Type", "text/event-stream; charset=utf-8")
@@ -42,7 +49,6 @@ func (e *EventWriter) Start() error {
 	h.Set("X-Accel-Buffering", "no")
 	e.deadline()
 	e.w.WriteHeader(http.StatusOK)
-	return e.flush()
 }
 
 // Started tells whether headers are out, after which an error can only be an event.
@@ -64,12 +70,38 @@ func (e *EventWriter) Comment(text string) error {
 	return e.Raw(e.buf)
 }
 
-// Raw writes whole events as they are.
-func (e *EventWriter) Raw(events []byte) error {
-	if err := e.Start(); err != nil {
-		return err
+// maxHeld bounds what Hold keeps.
+const maxHeld = 16 << 10
+
+// Hold keeps whole events for the next Flush or event, so that several leave in
+// one write to the connection. Too many are written at once.
+func (e *EventWriter) Hold(events []byte) error {
+	if len(e.held)+len(events) > maxHeld {
+		return e.Raw(events)
 	}
-	e.deadline()
+	e.held = append(e.held, events...)
+	return nil
+}
+
+// Flush writes what Hold kept.
+func (e *EventWriter) Flush() error {
+	if len(e.held) == 0 {
+		return nil
+	}
+	return e.Raw(nil)
+}
+
+// Raw writes whole events as they are, after those of Hold.
+func (e *EventWriter) Raw(events []byte) error {
+	if len(e.held) > 0 {
+		events = append(e.held, events...)
+		e.held = events[:0]
+	}
+	if e.started {
+		e.deadline()
+	} else {
+		e.begin()
+	}
 	if _, err := e.w.Write(events); err != nil {
 		return fmt.Errorf("write event: %w", err)
 	}
@@ -118,7 +150,7 @@ func NewEventReader(r io.Reader, limit int) *EventReader {
 	if limit <= 0 {
 		limit = 8 << 20
 	}
-	return &EventReader{r: bufio.NewReaderSize(r, 32<<10), limit: limit}
+	return &EventReader{r: bufio.NewReaderSize(r, 4<<10), limit: limit}
 }
 
 // Next returns the next event with its ending empty line, valid until the next
@@ -156,6 +188,17 @@ func (r *EventReader) Next() ([]byte, error) {
 			lineStart = len(r.buf)
 		}
 	}
+}
+
+// More tells whether another whole event has arrived, so that Next will not wait.
+func (r *EventReader) More() bool {
+	n := r.r.Buffered()
+	if n == 0 {
+		return false
+	}
+	data, _ := r.r.Peek(n) // n bytes are there
+	data = bytes.TrimLeft(data, "\r\n")
+	return bytes.Contains(data, []byte("\n\n")) || bytes.Contains(data, []byte("\n\r\n"))
 }
 
 // EventData returns the joined data lines of an event. ok is false for an

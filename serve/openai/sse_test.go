@@ -118,6 +118,51 @@ func (w *deadlineWriter) FlushError() error {
 	return nil
 }
 
+// TestEventsAtHandGoOutTogether holds events as long as another one is there.
+func TestEventsAtHandGoOutTogether(t *testing.T) {
+	pr, pw := io.Pipe()
+	go func() {
+		for _, part := range []string{"data: a\n\ndata: b\r\n\r\n: c\n\ndata: d", "\n\n\n\n\n", "data: e\n\n"} {
+			_, _ = io.WriteString(pw, part)
+		}
+		pw.Close()
+	}()
+	rec := httptest.NewRecorder()
+	w := &deadlineWriter{ResponseWriter: rec}
+	r, out := NewEventReader(pr, 0), NewEventWriter(w, 0)
+	var more []bool
+	for {
+		event, err := r.Next()
+		if err != nil {
+			break
+		}
+		more = append(more, r.More())
+		if r.More() {
+			err = out.Hold(event)
+		} else {
+			err = out.Raw(event)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := []bool{true, true, false, false, false}; !slices.Equal(more, want) {
+		t.Errorf("more: %v, want %v", more, want)
+	}
+	if got := rec.Body.String(); got != "data: a\n\ndata: b\r\n\r\n: c\n\ndata: d\n\ndata: e\n\n" {
+		t.Errorf("the client got %q", got)
+	}
+	if w.flushes != 3 {
+		t.Errorf("%d flushes, want 3", w.flushes)
+	}
+	if err := errors.Join(out.Hold(make([]byte, maxHeld)), out.Hold([]byte("x")), out.Flush(), out.Hold([]byte("y")), out.Flush()); err != nil {
+		t.Fatal(err)
+	}
+	if rest := rec.Body.Len(); w.flushes != 5 || !strings.HasSuffix(rec.Body.String(), "xy") {
+		t.Errorf("%d flushes, %d bytes", w.flushes, rest)
+	}
+}
+
 func TestEventWriterDeadlines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &deadlineWriter{ResponseWriter: httptest.NewRecorder()}
@@ -131,7 +176,7 @@ func TestEventWriterDeadlines(t *testing.T) {
 				t.Errorf("the deadline of an event is in %v", time.Until(last))
 			}
 		}
-		if w.flushes != 4 { // headers and three events
+		if w.flushes != 3 { // three events, the first with the headers
 			t.Errorf("%d flushes", w.flushes)
 		}
 		w.dead = true
