@@ -95,6 +95,7 @@ type Engine struct {
 	drain  chan struct{}
 	once   sync.Once
 	status status
+	stuck  atomic.Bool // a rank never came back: what it uses must stay
 
 	ranks  []*rank
 	group  *group // of attention-data-parallel ranks

@@ -170,20 +170,38 @@ func (g *group) run(ctx context.Context) error {
 	for _, m := range g.members {
 		go func() { errs <- m.run(ctx) }()
 	}
-	var first error
-	for range g.members {
-		if err := <-errs; err != nil && first == nil {
-			first = err
-		}
-	}
-	if first != nil && errors.Is(first, comm.ErrTimeout) {
+	first, all := g.await(errs)
+	if first != nil && errors.Is(first, comm.ErrTimeout) || !all {
 		g.e.log.Error("a rank is stuck", "error", first, "stacks", stacks())
+	}
+	if g.e.stuck.Store(!all); !all {
+		return first // its goroutine may touch anything: the process has to end
 	}
 	_ = g.comm.Close()
 	if ctx.Err() != nil {
 		return nil
 	}
 	return first
+}
+
+// partingTime is how long the ranks have to come back once one has failed.
+const partingTime = 5 * time.Second
+
+// await returns the first error of the ranks, and whether all of them came back: a
+// rank that is stuck in its device never does.
+func (g *group) await(errs <-chan error) (first error, all bool) {
+	var limit <-chan time.Time
+	for range g.members {
+		select {
+		case err := <-errs:
+			if err != nil && first == nil {
+				first, limit = err, time.After(partingTime)
+			}
+		case <-limit:
+			return first, false
+		}
+	}
+	return first, true
 }
 
 // stacks is what all goroutines do, for the report of a hang.

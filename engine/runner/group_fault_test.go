@@ -340,3 +340,24 @@ func TestGroupHearsEvents(t *testing.T) {
 	}
 	w.stop()
 }
+
+// A rank that never comes back from its device does not keep the process.
+func TestGroupLeavesAStuckRank(t *testing.T) {
+	w := newWorld(t, worldConfig{size: 2, comm: func(c *comm.Config) { c.Timeout, c.StallAfter = 300*time.Millisecond, 50*time.Millisecond }})
+	stuck := make(chan struct{})
+	w.devices[1].strike(func() { <-stuck })
+	outs := burst(t, w.engines[0], 4, 50, nil)
+	errs := w.fall(partingTime + 10*time.Second)
+	if got := fmt.Sprint(errs); !strings.Contains(got, "rank 1 did not come to") {
+		t.Errorf("ended with %v", errs)
+	}
+	for _, o := range outs {
+		if o.Err == nil || o.Err.Code != request.EngineDead {
+			t.Errorf("a request ended %q %v", o.Finish, o.Err)
+		}
+	}
+	if !w.engines[0].stuck.Load() {
+		t.Error("the engine does not know that a rank is stuck")
+	}
+	close(stuck)
+}

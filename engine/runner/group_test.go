@@ -80,11 +80,11 @@ func (d *lockDevice) Check(b *tensor.Batch) error {
 }
 
 func (d *lockDevice) Run(b *tensor.Batch) ([]float32, error) {
-	if f := d.fault.Swap(nil); f != nil {
-		(*f)()
-	}
 	if err := d.meet.join(d.t, d.rank, b.Rows(), b.RankRows); err != nil {
 		return nil, err
+	}
+	if f := d.fault.Swap(nil); f != nil {
+		(*f)()
 	}
 	return d.counting.Run(b)
 }

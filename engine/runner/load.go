@@ -76,7 +76,11 @@ type Loaded struct {
 }
 
 // Close stops transfers and frees the devices.
+// After a rank that is stuck nothing is freed, since it may go on at any time.
 func (l *Loaded) Close() {
+	if l.Engine != nil && l.Engine.stuck.Load() {
+		return
+	}
 	if l.server != nil {
 		l.server.Close()
 	}
