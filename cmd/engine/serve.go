@@ -232,6 +232,10 @@ func (p *process) run(ctx context.Context, path string) error {
 	case err := <-served:
 		return fmt.Errorf("http: %w", err)
 	case err := <-died:
+		// Clients of the requests that ended with the engine are told so first.
+		last, end := context.WithTimeout(context.Background(), time.Second)
+		defer end()
+		_ = server.Shutdown(last)
 		return p.dead(err)
 	case <-ctx.Done():
 	}

@@ -115,16 +115,16 @@ func settingsDiff(theirs, ours string, epoch, want uint32) string {
 	for i := range max(len(a), len(b)) {
 		switch {
 		case i >= len(a) || i >= len(b):
-			return "have settings that the root does not know, or the other way round: use the same build"
+			return "settings that the root does not know, or the other way round: use the same build"
 		case a[i] != b[i]:
 			key, value, _ := strings.Cut(b[i], "=")
 			if other, mine, _ := strings.Cut(a[i], "="); other == key {
-				return fmt.Sprintf("have %s %s, rank 0 has %s: use the same file, flags and model", key, cut(mine), cut(value))
+				return fmt.Sprintf("%s %s, rank 0 has %s: use the same file, flags and model", key, cut(mine), cut(value))
 			}
-			return "have other settings than the root: use the same build"
+			return "other settings than the root: use the same build"
 		}
 	}
-	return fmt.Sprintf("have config epoch %d, the root %d", epoch, want)
+	return fmt.Sprintf("config epoch %d, the root %d", epoch, want)
 }
 
 func cut(s string) string {
@@ -138,24 +138,24 @@ func cut(s string) string {
 func (l *Listener) objection(s Span, m *commpb.Hello, nonce []byte) string {
 	switch {
 	case m.GetVersion() != l.cfg.version:
-		return fmt.Sprintf("%v speak protocol version %d, the root %d", s, m.GetVersion(), l.cfg.version)
+		return fmt.Sprintf("%v %s protocol version %d, the root %d", s, s.verb("speaks", "speak"), m.GetVersion(), l.cfg.version)
 	case !signed(l.cfg.Key, purposeJoin, nonce, m.GetNonce(), s, m.GetMac()):
-		return fmt.Sprintf("%v have another internal_request_auth_key than the root", s)
+		return fmt.Sprintf("%v %s another internal_request_auth_key than the root", s, s.verb("has", "have"))
 	case len(l.cfg.Key) == 0 && len(m.GetMac()) > 0:
-		return fmt.Sprintf("%v have an internal_request_auth_key, the root has none", s)
+		return fmt.Sprintf("%v %s an internal_request_auth_key, the root has none", s, s.verb("has", "have"))
 	case int(m.GetSize()) != l.cfg.Size:
-		return fmt.Sprintf("%v expect %d ranks in all, the root %d", s, m.GetSize(), l.cfg.Size)
+		return fmt.Sprintf("%v %s %d ranks in all, the root %d", s, s.verb("expects", "expect"), m.GetSize(), l.cfg.Size)
 	case m.GetConfigEpoch() != l.cfg.ConfigEpoch:
-		return fmt.Sprintf("%v %s", s, settingsDiff(m.GetSettings(), l.cfg.Settings, m.GetConfigEpoch(), l.cfg.ConfigEpoch))
+		return fmt.Sprintf("%v %s %s", s, s.verb("has", "have"), settingsDiff(m.GetSettings(), l.cfg.Settings, m.GetConfigEpoch(), l.cfg.ConfigEpoch))
 	}
 	if err := l.cfg.checkSpan(s); err != nil {
 		return err.Error()
 	}
 	if s.First <= l.hub.span.Last {
-		return fmt.Sprintf("%v are asked for, but the root hosts %v", s, l.hub.span)
+		return fmt.Sprintf("%v %s asked for, but the root hosts %v", s, s.verb("is", "are"), l.hub.span)
 	}
 	if c := l.holder(s); c != nil {
-		return fmt.Sprintf("%v are asked for, but another process has joined with %v", s, c.span)
+		return fmt.Sprintf("%v %s asked for, but another process has joined with %v", s, s.verb("is", "are"), c.span)
 	}
 	return ""
 }

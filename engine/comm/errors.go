@@ -34,6 +34,14 @@ func (s Span) String() string {
 	return fmt.Sprintf("ranks %d-%d", s.First, s.Last)
 }
 
+// verb is the form that fits one rank or several.
+func (s Span) verb(one, several string) string {
+	if s.First == s.Last {
+		return one
+	}
+	return several
+}
+
 // Len is the number of ranks.
 func (s Span) Len() int { return s.Last - s.First + 1 }
 

@@ -76,9 +76,9 @@ func TestRefusedJoins(t *testing.T) {
 		odd   func(c *Config)
 		want  string
 	}{
-		{"version", Span{1, 1}, func(c *Config) { c.version = 9 }, "rank 1 speak protocol version 9, the root 2"},
-		{"size", Span{1, 1}, func(c *Config) { c.Size = 8 }, "rank 1 expect 8 ranks in all, the root 4"},
-		{"config epoch", Span{1, 1}, func(c *Config) { c.ConfigEpoch = 4 }, "rank 1 have config epoch 4, the root 3"},
+		{"version", Span{1, 1}, func(c *Config) { c.version = 9 }, "rank 1 speaks protocol version 9, the root 2"},
+		{"size", Span{1, 1}, func(c *Config) { c.Size = 8 }, "rank 1 expects 8 ranks in all, the root 4"},
+		{"config epoch", Span{1, 1}, func(c *Config) { c.ConfigEpoch = 4 }, "rank 1 has config epoch 4, the root 3"},
 		{"key", Span{1, 1}, func(c *Config) { c.Key = []byte("wrong") }, "another internal_request_auth_key"},
 		{"no key", Span{1, 1}, func(c *Config) { c.Key = nil }, "another internal_request_auth_key"},
 		{"taken", Span{1, 3}, func(*Config) {}, "ranks 1-3 are asked for, but another process has joined with rank 2"},

@@ -35,7 +35,7 @@ func TestOtherSettingsAreNamed(t *testing.T) {
 		root <- err
 	}()
 	_, err = connect(t.Context(), addr, comm.Span{First: 1, Last: 1}, options(4), slog.New(slog.DiscardHandler))
-	const want = "rank 1 have max_batch_size 4, rank 0 has 8"
+	const want = "rank 1 has max_batch_size 4, rank 0 has 8"
 	if err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("the process of rank 1: %v", err)
 	}

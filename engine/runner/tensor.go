@@ -282,6 +282,7 @@ func (l *Loaded) tensorParallel(ctx context.Context, o *LoadOptions, cfg Config,
 		}
 	}
 	if cfg.Core.Blocks, err = agree(ctx, l.links, cfg.Core.Blocks); err != nil {
+		_ = group.Close()
 		return err
 	}
 	if ranks.First > 0 {
