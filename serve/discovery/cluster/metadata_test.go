@@ -102,13 +102,15 @@ func TestMetadataServer(t *testing.T) {
 		store.edit(func(s *metaStore) { s.gone["http://g:1"] = true })
 		want(1, all, false)
 		want(1, "context@c:1 generation@g2:1", false)
-		if _, ok := store.keys["trtllm/1"]; ok {
-			t.Error("the key of a dead worker stays")
-		}
+		store.edit(func(s *metaStore) {
+			if _, ok := s.keys["trtllm/1"]; ok {
+				t.Error("the key of a dead worker stays")
+			}
+		})
 		store.edit(func(s *metaStore) { s.fail = errors.New("no route") })
 		want(2, "context@c:1 generation@g2:1", true)
-		kept := maps.Clone(store.keys)
-		store.edit(func(s *metaStore) { s.fail, s.keys = nil, map[string]string{} })
+		var kept map[string]string
+		store.edit(func(s *metaStore) { kept, s.fail, s.keys = s.keys, nil, map[string]string{} })
 		want(3, "context@c:1 generation@g2:1", false)
 		want(1, "", false)
 		store.edit(func(s *metaStore) { s.keys = kept })
