@@ -59,6 +59,7 @@ var foreignWorker = map[string]string{
 	"enable_layerwise_nvtx_marker":            "there is no NVTX",
 	"enable_min_latency":                      "kernels are chosen by the machine",
 	"env_overrides":                           "set the environment of the process",
+	"free_gpu_memory_fraction":                "the pool is in host memory: set kv_cache_config.max_tokens",
 	"garbage_collection_gen0_threshold":       "there is no Python",
 	"gather_generation_logits":                "logits are not returned",
 	"gpus_per_node":                           "devices are found by the process",

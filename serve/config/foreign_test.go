@@ -1,0 +1,49 @@
+package config
+
+import (
+	"strings"
+	"testing"
+)
+
+// notYet are lines of a foreign file that are refused. Nobody may take them for
+// honoured; whoever builds the feature puts its key into testdata.
+var notYet = map[string]string{
+	"disagg_coordinator_url":      "disagg_coordinator_url: http://localhost:8332",
+	"perf_metrics_output_dir":     "perf_metrics_output_dir: perf",
+	"schedule_style":              "schedule_style: generation_first",
+	"allow_request_chat_template": "allow_request_chat_template: true",
+}
+
+// TestForeignClusterFilesLoad loads files that were written for TensorRT-LLM,
+// with every key that its orchestrator knows.
+func TestForeignClusterFilesLoad(t *testing.T) {
+	for _, name := range []string{"trtllm_static.yaml", "trtllm_cluster.yaml"} {
+		f, warnings, err := LoadFrontend(Source{File: "testdata/" + name, LookupEnv: env()})
+		if err == nil {
+			err = f.ValidateServe()
+		}
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		t.Logf("%s: %d warnings: %s", name, len(warnings), strings.Join(warnings, "; "))
+	}
+	f, warnings, err := LoadFrontend(Source{File: "testdata/trtllm_static.yaml", LookupEnv: env()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.NodeID == nil || *f.NodeID != 17 || f.MaxRetries != 2 || f.Context.Router.MatchThreshold == nil || *f.Context.Router.MatchThreshold != 0.8 || len(f.Context.URLs) != 2 {
+		t.Errorf("the values did not arrive: %+v", f)
+	}
+	if text := strings.Join(warnings, "\n"); !strings.Contains(text, "num_workers") || !strings.Contains(text, "kv_transfer_timeout_ms") {
+		t.Errorf("warnings %q do not name what is ignored", warnings)
+	}
+}
+
+func TestForeignFeaturesThatAreMissingAreRefused(t *testing.T) {
+	for key, line := range notYet {
+		_, _, err := loadFrontend(twoSections + line + "\n")
+		if err == nil || !strings.Contains(err.Error(), key) {
+			t.Errorf("%s: %v; if it works now, put it into testdata and take it off this list", line, err)
+		}
+	}
+}
