@@ -54,6 +54,7 @@ type Frontend struct {
 
 	Observe `mapstructure:",squash"`
 
+	Conditional  Conditional    `mapstructure:"conditional_disagg_config"`
 	Cluster      Cluster        `mapstructure:"disagg_cluster"`
 	Metadata     MetadataServer `mapstructure:"metadata_server"`
 	MetadataFile string         `mapstructure:"metadata_server_config_file"` // the same, in a file of its own
@@ -61,6 +62,11 @@ type Frontend struct {
 
 	Later  unsupported    `mapstructure:",squash"`
 	Worker map[string]any `mapstructure:",remain"` // worker keys for both sections
+}
+
+// Conditional is conditional_disagg_config: which requests a gen worker runs alone.
+type Conditional struct {
+	MaxLocalPrefill *int `mapstructure:"max_local_prefill_length"` // nil = none
 }
 
 // ServerSection lists the workers of one role.
@@ -75,7 +81,6 @@ type ServerSection struct {
 // than an error, so each is refused unless its value says "off".
 type unsupported struct {
 	ChatTemplate any `mapstructure:"allow_request_chat_template"` // no worker takes one
-	Conditional  any `mapstructure:"conditional_disagg_config"`
 	Coordinator  any `mapstructure:"disagg_coordinator_url"`
 	PerfDir      any `mapstructure:"perf_metrics_output_dir"`
 	APIKeys      any `mapstructure:"api_keys"`
@@ -194,6 +199,10 @@ func (f Frontend) Validate() error {
 	}
 	if err := f.sections(); err != nil {
 		return err
+	}
+	if kind := f.Generation.Router.Type; f.Conditional.MaxLocalPrefill != nil && kind != router.KindKVAware && kind != router.KindHybrid {
+		return fmt.Errorf("conditional_disagg_config: needs generation_servers.router.type %s or %s, which know what a gen worker has; it is %q",
+			router.KindKVAware, router.KindHybrid, kind)
 	}
 	return f.disagg(nil).Validate() // names the key already
 }
@@ -373,6 +382,9 @@ func (f Frontend) disagg(key []byte) disagg.Config {
 	c.EngineConvAffinity, c.RankHints = f.EngineConv, f.RankSource == rankByRouter
 	c.Conversations = conversation.Rules{Agents: f.AgentHeaders, ParentHeader: f.SubHeader, Scope: conversation.Scope(f.SubScope)}
 	c.ReturnPerf, c.PerfRecords = f.ReturnPerf, f.PerfRecords
+	if n := f.Conditional.MaxLocalPrefill; n != nil {
+		c.Conditional, c.MaxLocalPrefill = true, *n
+	}
 	c.AuthKey = key
 	c.NodeID, c.ProcessID = disagg.DefaultNodeID(), disagg.DefaultProcessID()
 	if f.NodeID != nil {

@@ -31,6 +31,8 @@ type Config struct {
 	EngineConvAffinity  bool               // leave conversations to workers that place them on ranks themselves
 	RankHints           bool               // with EngineConvAffinity: send the router's rank as a hint
 	Conversations       conversation.Rules // whose conversation a request is, and whose sub-agent
+	Conditional         bool               // requests of which a gen worker has nearly all run there alone
+	MaxLocalPrefill     int                // prompt tokens that it may then have to compute
 	AuthKey             []byte             // signs protected fields, empty = unsigned
 	ReturnPerf          bool               // tell clients where the time of their request went
 	PerfRecords         int                // requests that /perf_metrics keeps, 0 = none
@@ -77,6 +79,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("admission_timeout_sec: %v must be below handoff_lease_sec %v", c.AdmissionTimeout, c.HandoffLease)
 	case c.MaxRetries < 0 || c.MaxRetries > 10:
 		return fmt.Errorf("max_retries: %d is outside 0..10", c.MaxRetries)
+	case c.MaxLocalPrefill < 0:
+		return fmt.Errorf("conditional_disagg_config.max_local_prefill_length: %d is negative", c.MaxLocalPrefill)
 	case c.MaxInflight < 0:
 		return fmt.Errorf("max_inflight_requests: %d is negative", c.MaxInflight)
 	case c.NodeID < 0 || c.NodeID > 255:

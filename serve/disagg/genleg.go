@@ -25,7 +25,7 @@ func (s *Server) generationLeg(ctx context.Context, p *RoutePlan, h *handoff, ou
 	for {
 		if !v.same {
 			sel.Reservation.Release(false)
-			next, err := s.choose(p, discovery.Generation, list, &t, v.strict)
+			next, err := s.firstGen(p, list, &t, v.strict)
 			if err != nil {
 				return legOrUnavailable(last, err, discovery.Generation)
 			}
@@ -69,9 +69,13 @@ func (s *Server) generationLeg(ctx context.Context, p *RoutePlan, h *handoff, ou
 	}
 }
 
-// genList lists the workers that a gen leg may go to: partners of the ctx worker, or those that run a request alone.
+// genList lists the workers that a gen leg may go to: partners of the ctx worker, or those that
+// run a request alone.
 func (s *Server) genList(p *RoutePlan, h *handoff) func() []discovery.Instance {
-	if h == nil {
+	switch {
+	case p.bypass:
+		return func() []discovery.Instance { return s.reg.Candidates(discovery.Generation, p.Req.Model) }
+	case h == nil:
 		return func() []discovery.Instance { return s.reg.Alone(p.Req.Model) }
 	}
 	return func() []discovery.Instance { return s.reg.Partners(discovery.Context, h.instance, p.Req.Model) }

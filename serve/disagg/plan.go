@@ -36,6 +36,9 @@ type RoutePlan struct {
 	trip journey
 	link trace.Link
 
+	reserved router.Selection // gen worker that was chosen before the ctx leg
+	bypass   bool             // it runs the whole request
+
 	tokens  []int32 // prompt ids if the client sent them
 	made    bool    // tokens were made here and go to the workers
 	learned bool    // tokens are from here or from the ctx worker
@@ -153,4 +156,8 @@ func (p *RoutePlan) putPrompt(body *openai.Body, h *handoff, strip bool) {
 }
 
 // wholeBody is the client's request for a worker that runs it alone.
-func (p *RoutePlan) wholeBody() legBody { return finish(p.base(discovery.Generation), nil) }
+func (p *RoutePlan) wholeBody() legBody {
+	body := p.base(discovery.Generation)
+	_ = p.putIDs(&body) // a list of numbers has an encoding
+	return finish(body, nil)
+}

@@ -17,6 +17,8 @@ func (s *Server) run(ctx context.Context, p *RoutePlan, out *client) error {
 		return err
 	}
 	s.tokenise(p)
+	s.consider(p)
+	defer func() { p.reserved.Reservation.Release(false) }()
 	if p.Path == PathGenOnly {
 		s.obs.Happened(EventBypass)
 		return s.generationLeg(ctx, p, nil, out)

@@ -31,8 +31,6 @@ var elsewhere = map[int]string{
 	11: "generation_first is not built",
 	12: "generation_first is not built",
 	13: "generation_first is not built",
-	18: "conditional disaggregation is not built",
-	19: "conditional disaggregation is not built",
 	46: "no router makes rank hints, and a hook is not reachable from outside: serve/disagg, TestRank…",
 }
 
