@@ -173,18 +173,7 @@ func (p *process) run(ctx context.Context, path string) error {
 	}
 	reg := metrics.NewRegistry()
 	ready := make(chan struct{})
-	observer := metrics.NewWorker(reg, func() (runner.Stats, runner.Info, bool) {
-		select {
-		case <-ready:
-			st := p.loaded.Engine.Stats(face.Stall)
-			if !p.group.Leads() {
-				st.Ranks = nil // those of other processes are not known here
-			}
-			return st, p.loaded.Engine.Info(), true
-		default:
-			return runner.Stats{}, runner.Info{}, false
-		}
-	}, dialects...)
+	observer := metrics.NewWorker(reg, p.stats(ready, face.Stall), dialects...)
 	face.Version, face.AdminAddr, face.Logger = version, admin.addr, p.log
 	if p.group != nil {
 		face.Ranks, face.Remote = p.group.String(), !p.group.Leads()
@@ -212,15 +201,8 @@ func (p *process) run(ctx context.Context, path string) error {
 	engineCtx, stopEngine := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopEngine()
 	go func() { died <- p.loaded.Engine.Run(engineCtx) }()
-	backend := worker.Backend{
-		Engine: worker.FromRunner(p.loaded.Engine), Tokenizer: p.loaded.Tokenizer, EOS: p.loaded.EOS,
-		Defaults: worker.Defaults(p.loaded.Config.Sampling),
-	}
-	if p.loaded.Template != nil {
-		backend.Template = chatTemplate{p.loaded.Template}
-	}
 	close(ready)
-	handler.Attach(backend)
+	handler.Attach(p.backend())
 	member, err := p.register([]byte(face.Key))
 	if err != nil {
 		return err
@@ -240,6 +222,34 @@ func (p *process) run(ctx context.Context, path string) error {
 	case <-ctx.Done():
 	}
 	return p.drain(server, handler, stopEngine, died)
+}
+
+// stats returns what metrics read of the engine, once ready is closed.
+func (p *process) stats(ready <-chan struct{}, stall time.Duration) func() (runner.Stats, runner.Info, bool) {
+	return func() (runner.Stats, runner.Info, bool) {
+		select {
+		case <-ready:
+			st := p.loaded.Engine.Stats(stall)
+			if !p.group.Leads() {
+				st.Ranks = nil // those of other processes are not known here
+			}
+			return st, p.loaded.Engine.Info(), true
+		default:
+			return runner.Stats{}, runner.Info{}, false
+		}
+	}
+}
+
+// backend is the loaded engine as the HTTP face takes it.
+func (p *process) backend() worker.Backend {
+	b := worker.Backend{
+		Engine: worker.FromRunner(p.loaded.Engine), Tokenizer: p.loaded.Tokenizer, EOS: p.loaded.EOS,
+		Defaults: worker.Defaults(p.loaded.Config.Sampling),
+	}
+	if p.loaded.Template != nil {
+		b.Template = chatTemplate{p.loaded.Template}
+	}
+	return b
 }
 
 // lastSpans sends what the tracer has left.
