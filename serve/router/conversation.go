@@ -225,9 +225,9 @@ func (r *Conversation) Stats() Stats {
 
 // hash chains the content's blocks. The last unit is not hashed; the last block may be partial.
 func (r *Conversation) hash(req *Request) []blockhash.Hash {
-	units, skip, parent := req.Tokens, r.skip, blockhash.Root("ids", "", "")
+	units, skip, parent := req.Tokens, r.skip, blockhash.Root("ids", "", req.Salt)
 	if units == nil || req.Learned && !r.useIDs {
-		units, skip, parent = []rune(req.Text), r.skip*codePointsPerToken, blockhash.Root("text", "", "")
+		units, skip, parent = []rune(req.Text), r.skip*codePointsPerToken, blockhash.Root("text", "", req.Salt)
 	}
 	units = units[min(skip, len(units)):]
 	if len(units) < 2 {

@@ -61,6 +61,10 @@ func TestImplicitLineage(t *testing.T) {
 	step("T2", t1[:512]+text(0, 129, 'A'), "ctx0", Implicit)
 	step("T3", t1[:384]+text(0, 257, 'K'), "ctx1", New)
 	step("empty content never matches", "x", "ctx0", New)
+	salted, err := r.Select(Request{Text: t1, Salt: "s", Candidates: two})
+	if err != nil || salted.Outcome != New {
+		t.Errorf("the same text under a salt: %s %v", salted.Outcome, err)
+	}
 }
 
 func TestExplicitSessions(t *testing.T) {
