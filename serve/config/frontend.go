@@ -381,7 +381,7 @@ func (f Frontend) disagg(key []byte) disagg.Config {
 	c.EarlyFirstToken, c.ExposeRouting, c.Resume = f.EarlyFirstToken, f.ExposeRouting, f.Resume
 	c.EngineConvAffinity, c.RankHints = f.EngineConv, f.RankSource == rankByRouter
 	c.Conversations = conversation.Rules{Agents: f.AgentHeaders, ParentHeader: f.SubHeader, Scope: conversation.Scope(f.SubScope)}
-	c.ReturnPerf, c.PerfRecords = f.ReturnPerf, f.PerfRecords
+	c.ReturnPerf, c.PerfRecords, c.RequestLog = f.ReturnPerf, f.PerfRecords, f.Log.Requests()
 	if n := f.Conditional.MaxLocalPrefill; n != nil {
 		c.Conditional, c.MaxLocalPrefill = true, *n
 	}

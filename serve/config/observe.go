@@ -14,6 +14,22 @@ type Observe struct {
 	ReturnPerf    bool     `mapstructure:"return_perf_metrics"`
 	PerfRecords   int      `mapstructure:"perf_metrics_max_requests"` // kept for GET /perf_metrics, 0 = off
 	OTLP          OTLP     `mapstructure:"otlp_config"`
+	Log           Lines    `mapstructure:"request_log"`
+}
+
+// Lines is request_log.
+type Lines struct {
+	Level  string  `mapstructure:"level"`  // debug, info, or off
+	Sample float64 `mapstructure:"sample"` // of requests that succeed
+}
+
+// Requests says which requests get a line in the log.
+func (l Lines) Requests() trace.RequestLog {
+	out := trace.RequestLog{On: l.Level != "off", Level: slog.LevelDebug, Sample: l.Sample}
+	if l.Level == "info" {
+		out.Level = slog.LevelInfo
+	}
+	return out
 }
 
 // OTLP is otlp_config.
@@ -23,7 +39,9 @@ type OTLP struct {
 }
 
 // defaultObserve returns the documented defaults.
-func defaultObserve() Observe { return Observe{OTLP: OTLP{Ratio: 1}} }
+func defaultObserve() Observe {
+	return Observe{OTLP: OTLP{Ratio: 1}, Log: Lines{Level: "debug", Sample: 1}}
+}
 
 // Spans are the options of the tracer of a service.
 func (o Observe) Spans(service, version string, log *slog.Logger) trace.Options {
@@ -41,6 +59,12 @@ func (o Observe) validate() error {
 	}
 	if o.PerfRecords < 0 || o.PerfRecords > maxPerfRecords {
 		return fmt.Errorf("perf_metrics_max_requests: %d is outside 0..%d", o.PerfRecords, maxPerfRecords)
+	}
+	if !slices.Contains([]string{"debug", "info", "off"}, o.Log.Level) {
+		return fmt.Errorf("request_log.level: %q is not one of debug, info, off", o.Log.Level)
+	}
+	if o.Log.Sample < 0 || o.Log.Sample > 1 {
+		return fmt.Errorf("request_log.sample: %g is outside 0..1", o.Log.Sample)
 	}
 	if o.OTLP.Ratio < 0 || o.OTLP.Ratio > 1 {
 		return fmt.Errorf("otlp_config.sample_ratio: %g is outside 0..1", o.OTLP.Ratio)
@@ -62,6 +86,7 @@ func (o Observe) share(file map[string]any) {
 	}
 	put("metrics_compat", len(o.MetricsCompat) > 0, o.MetricsCompat)
 	put("return_perf_metrics", o.ReturnPerf, true)
+	put("request_log", o.Log != defaultObserve().Log, map[string]any{"level": o.Log.Level, "sample": o.Log.Sample})
 	put("otlp_config", o.OTLP.Endpoint != "", map[string]any{"otlp_traces_endpoint": o.OTLP.Endpoint, "sample_ratio": o.OTLP.Ratio})
 	put("perf_metrics_max_requests", o.PerfRecords > 0, o.PerfRecords)
 }

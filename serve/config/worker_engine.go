@@ -48,7 +48,7 @@ func (w Worker) HTTP(loopback bool) (worker.Config, error) {
 	}
 	return worker.Config{
 		Key: []byte(key), Trusted: loopback || w.TrustNetwork, Transceiver: w.Transceiver != nil,
-		Stall: w.Stall(), ExposeRouting: w.ExposeRouting, ReturnPerf: w.ReturnPerf, PerfRecords: w.PerfRecords,
+		Stall: w.Stall(), ExposeRouting: w.ExposeRouting, ReturnPerf: w.ReturnPerf, PerfRecords: w.PerfRecords, RequestLog: w.Log.Requests(),
 	}, nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"tandem/serve/conversation"
+	"tandem/serve/trace"
 )
 
 // Config is what the frontend needs besides workers and routers. All durations are above 0.
@@ -36,6 +37,7 @@ type Config struct {
 	AuthKey             []byte             // signs protected fields, empty = unsigned
 	ReturnPerf          bool               // tell clients where the time of their request went
 	PerfRecords         int                // requests that /perf_metrics keeps, 0 = none
+	RequestLog          trace.RequestLog   // a line for each request
 	NodeID              int                // 0..255
 	ProcessID           int                // 0..63
 	Version             string

@@ -85,7 +85,8 @@ func (s *Server) contextAttempt(ctx context.Context, p *RoutePlan, sel router.Se
 	p.trip.ctxDone = s.now()
 	l.first = p.trip.ctxDone.Sub(l.started)
 	if h != nil {
-		l.tokens, p.trip.id = 1, h.id
+		l.tokens = 1
+		p.trip.handed(h)
 	}
 	s.report(l, lerr)
 	return h, lerr

@@ -3,6 +3,7 @@ package disagg
 import (
 	"context"
 	"errors"
+	"net/http"
 	"strconv"
 	"time"
 
@@ -15,8 +16,10 @@ import (
 type journey struct {
 	id       int64 // of the last attempt, 0 = none
 	ctx, gen discovery.Instance
-	receipt  string // where the workers ran it
 	attempts int    // of both legs
+	ctxRoute string // the workers' receipts: on which rank, and why
+	genRoute string
+	prompt   openai.Usage // as the ctx worker counts
 
 	ctxSent, ctxDone time.Time
 	genSent          time.Time
@@ -41,6 +44,19 @@ func (j *journey) sent(role discovery.Role, in discovery.Instance, id int64, now
 	j.gen, j.genSent = in, now
 }
 
+// answered reads what the headers of a worker's answer tell.
+func (j *journey) answered(role discovery.Role, h http.Header) {
+	if role == discovery.Context {
+		j.ctxRoute = h.Get(openai.HeaderRoute)
+	} else {
+		j.genRoute = h.Get(openai.HeaderRoute)
+	}
+	j.timing(role, h.Get(trace.HeaderTiming))
+}
+
+// handed notes what a ctx reply tells.
+func (j *journey) handed(h *handoff) { j.id, j.prompt = h.id, h.usage }
+
 // timing reads a worker's stages.
 func (j *journey) timing(role discovery.Role, text string) {
 	switch {
@@ -55,6 +71,9 @@ func (j *journey) timing(role discovery.Role, text string) {
 // end notes how the request ended.
 func (j *journey) end(ctx context.Context, now time.Time, out *client, err error) {
 	j.finished, j.status, j.tokens = now, out.status, tokensOf(out.usage)
+	if out.usage == nil { // a stream whose client wants no usage, or one that broke
+		j.tokens = Tokens{Prompt: j.prompt.PromptTokens, Cached: j.prompt.Cached(), Completion: len(out.have.ids)}
+	}
 	switch {
 	case err == nil:
 		j.outcome = "ok"
@@ -136,6 +155,7 @@ func decimalID(id int64) string {
 func (s *Server) ended(ctx context.Context, p *RoutePlan, out *client, err error) {
 	p.trip.end(ctx, s.now(), out, err)
 	p.endSpan()
+	s.logRequest(ctx, p)
 	s.perf.add(p)
 }
 

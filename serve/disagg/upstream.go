@@ -102,7 +102,7 @@ func (s *Server) start(ctx context.Context, p *RoutePlan, c call) (*leg, *legErr
 	}
 	s.reg.LegEnded(c.inst.ID, true)
 	l.resp = resp
-	p.trip.timing(c.role, resp.Header.Get(trace.HeaderTiming))
+	p.trip.answered(c.role, resp.Header)
 	l.body = meter{l}
 	if resp.StatusCode != http.StatusOK {
 		data, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBytes))
@@ -123,7 +123,7 @@ func (s *Server) setHeaders(h http.Header, p *RoutePlan, c *call) {
 	if c.ids {
 		h.Set(openai.HeaderReturnTokenIDs, "1")
 	}
-	if s.cfg.ExposeRouting {
+	if s.cfg.ExposeRouting || s.logs() {
 		h.Set(openai.HeaderReturnRoute, "1")
 	}
 	if s.cfg.ReturnPerf {

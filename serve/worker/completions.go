@@ -105,9 +105,7 @@ func (x *exchange) done() {
 	x.settle(end)
 	x.endSpan(end)
 	x.s.cfg.Observer.Done(x.ob)
-	x.s.log.Debug("request", "request_id", x.r.Header.Get(openai.HeaderRequestID), "kind", x.ob.Kind,
-		"status", x.ob.Status, "finish", x.ob.Finish, "elapsed", x.ob.Elapsed,
-		"prompt_tokens", x.ob.Prompt, "completion_tokens", x.ob.Output)
+	x.logRequest(end)
 }
 
 // fail answers with an error while headers are not out.

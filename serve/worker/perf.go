@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"log/slog"
 	"net/http"
 	"strconv"
 	"time"
@@ -198,4 +199,34 @@ func (x *exchange) endSpan(end time.Time) {
 		span.Stages(x.start, x.turns.stages(x.start, end))
 	}
 	span.End(end)
+}
+
+// logRequest writes the request's line. Nothing that a user wrote is in it but ids.
+func (x *exchange) logRequest(end time.Time) {
+	id := x.r.Header.Get(openai.HeaderRequestID)
+	if !x.s.cfg.RequestLog.Wants(x.s.log, id, x.ob.Finish == "") {
+		return
+	}
+	attrs := append(make([]slog.Attr, 0, 20), slog.String("request_id", id), slog.String("kind", x.ob.Kind))
+	if t := x.link.TraceID(); t != "" {
+		attrs = append(attrs, slog.String("trace_id", t))
+	}
+	if x.job != nil {
+		if q := x.job.req; q.TransferID != 0 {
+			attrs = append(attrs, slog.Int64("disagg_request_id", q.TransferID))
+		}
+		if c := x.job.req.ConversationID; c != "" {
+			attrs = append(attrs, slog.String("conversation_id", openai.Cut(c, 64)))
+		}
+		if x.rank != nil {
+			attrs = append(attrs, slog.Int("rank", *x.rank))
+		}
+	}
+	attrs = append(attrs, slog.Bool("stream", x.ob.Stream), slog.Int("status", x.ob.Status), slog.String("finish", x.ob.Finish),
+		slog.Int("prompt_tokens", x.ob.Prompt), slog.Int("cached_tokens", x.cached), slog.Int("completion_tokens", x.ob.Output),
+		slog.Float64("total_ms", float64(x.ob.Elapsed.Microseconds())/1000))
+	if !x.turns.last.IsZero() {
+		attrs = append(attrs, trace.Attr("stages", x.turns.stages(x.start, end)))
+	}
+	x.s.log.LogAttrs(x.r.Context(), x.s.cfg.RequestLog.Level, "request", attrs...)
 }

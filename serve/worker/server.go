@@ -46,7 +46,8 @@ type Config struct {
 	PerfRecords int
 	ReturnPerf  bool
 
-	Tracer *trace.Tracer // nil = no spans
+	Tracer     *trace.Tracer // nil = no spans
+	RequestLog trace.RequestLog
 
 	AdminAddr string // published in /server_info
 	Metrics   http.Handler
