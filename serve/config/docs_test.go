@@ -167,7 +167,7 @@ func TestPageOfOperationsLoads(t *testing.T) {
 			_, warnings, err = LoadWorker(executor.Ctx, Source{Data: []byte(yaml), LookupEnv: env()})
 		} else {
 			var f Frontend
-			if f, warnings, err = loadFrontend(yaml); err == nil {
+			if f, warnings, err = loadFrontend(yaml); err == nil && !strings.HasPrefix(yaml, "# part") {
 				err = f.ValidateServe()
 			}
 		}
@@ -176,7 +176,7 @@ func TestPageOfOperationsLoads(t *testing.T) {
 		}
 		loaded++
 	}
-	if loaded != 5 {
-		t.Errorf("%d examples, want 5", loaded)
+	if loaded < 5 {
+		t.Errorf("%d examples, want 5 or more", loaded)
 	}
 }

@@ -52,6 +52,7 @@ type Frontend struct {
 	ShutdownGrace    float64  `mapstructure:"shutdown_grace_sec"`
 	AbortGrace       float64  `mapstructure:"abort_grace_ms"`
 
+	Guard   `mapstructure:",squash"`
 	Observe `mapstructure:",squash"`
 
 	Conditional  Conditional    `mapstructure:"conditional_disagg_config"`
@@ -83,7 +84,6 @@ type unsupported struct {
 	ChatTemplate any `mapstructure:"allow_request_chat_template"` // no worker takes one
 	Coordinator  any `mapstructure:"disagg_coordinator_url"`
 	PerfDir      any `mapstructure:"perf_metrics_output_dir"`
-	APIKeys      any `mapstructure:"api_keys"`
 	TLS          any `mapstructure:"tls"`
 }
 
@@ -106,7 +106,7 @@ func DefaultFrontend() Frontend {
 		EarlyFirstToken: d.EarlyFirstToken, Resume: d.Resume, NumWorkers: 1, StrictStartup: true, RankSource: rankByEngine, AdminAddr: "127.0.0.1:0",
 		RequestTimeout: d.RequestTimeout.Seconds(), StreamIdle: d.StreamIdle.Seconds(),
 		ConnectTimeout: float64(d.ConnectTimeout.Milliseconds()), HandoffLease: d.HandoffLease.Seconds(),
-		StartTimeout: 180, ShutdownGrace: 30, AbortGrace: float64(d.AbortGrace.Milliseconds()),
+		Guard: defaultGuard(), StartTimeout: 180, ShutdownGrace: 30, AbortGrace: float64(d.AbortGrace.Milliseconds()),
 		Cluster: defaultCluster(), Metadata: defaultMetadataServer(),
 	}
 }
@@ -196,6 +196,9 @@ func (f Frontend) Validate() error {
 	}
 	if f.Cluster.On() && f.Metadata.On() {
 		return fmt.Errorf("metadata_server: workers come by it or by disagg_cluster, not both")
+	}
+	if err := f.Guard.validate(); err != nil {
+		return err
 	}
 	if err := f.sections(); err != nil {
 		return err
@@ -361,6 +364,9 @@ func (f Frontend) Disagg(version string) (disagg.Config, error) {
 		return disagg.Config{}, fmt.Errorf("config: %w", err)
 	}
 	cfg := f.disagg([]byte(key))
+	if err := f.Guard.apply(&cfg); err != nil {
+		return cfg, fmt.Errorf("config: %w", err)
+	}
 	cfg.Version = version
 	if err := cfg.Validate(); err != nil {
 		return cfg, fmt.Errorf("config: %w", err)
@@ -377,6 +383,7 @@ func (f Frontend) disagg(key []byte) disagg.Config {
 		c.AdmissionTimeout = seconds(*f.AdmissionTimeout)
 	}
 	c.MaxRetries, c.NoRetry, c.MaxInflight = f.MaxRetries, f.NoRetry, f.MaxInflight
+	c.MaxQueued, c.QueueTimeout = f.MaxQueued, seconds(f.QueueTimeout)
 	c.StripMessageHistory, c.PromptIDsAsBytes = f.StripMessageHistory, f.PromptIDsAsBytes
 	c.EarlyFirstToken, c.ExposeRouting, c.Resume = f.EarlyFirstToken, f.ExposeRouting, f.Resume
 	c.EngineConvAffinity, c.RankHints = f.EngineConv, f.RankSource == rankByRouter

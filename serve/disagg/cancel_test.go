@@ -220,7 +220,7 @@ func TestDrain(t *testing.T) {
 	grace, end := context.WithCancel(t.Context())
 	drained := make(chan struct{})
 	go func() { defer close(drained); r.s.Drain(grace) }()
-	for ok, _ := r.s.enter(); ok; ok, _ = r.s.enter() { // until draining is visible
+	for r.s.enter() { // until draining is visible
 		r.s.leave()
 	}
 	r.post(completions, hello).wantError(t, 503, "shutting down")

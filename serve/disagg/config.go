@@ -21,6 +21,8 @@ type Config struct {
 	MaxRetries       int           // further attempts of a leg after the first, 0..10
 	NoRetry          bool          // forces MaxRetries and the attempts for transient races to 0
 	MaxInflight      int           // requests at once, 0 = unlimited
+	MaxQueued        int           // requests that wait for a place among MaxInflight
+	QueueTimeout     time.Duration // how long they wait
 	RetryPause       time.Duration // before a retry, give or take a fifth
 	RacePause        time.Duration // before a retry of a transient race
 
@@ -34,6 +36,7 @@ type Config struct {
 	Conversations       conversation.Rules // whose conversation a request is, and whose sub-agent
 	Conditional         bool               // requests of which a gen worker has nearly all run there alone
 	MaxLocalPrefill     int                // prompt tokens that it may then have to compute
+	APIKeys             []APIKey           // of clients, empty = everybody
 	AuthKey             []byte             // signs protected fields, empty = unsigned
 	ReturnPerf          bool               // tell clients where the time of their request went
 	PerfRecords         int                // requests that /perf_metrics keeps, 0 = none
@@ -51,7 +54,7 @@ func DefaultConfig() Config {
 	return Config{
 		RequestTimeout: 180 * time.Second, StreamIdle: 60 * time.Second, ConnectTimeout: 2 * time.Second,
 		HandoffLease: 60 * time.Second, AdmissionTimeout: 30 * time.Second, AbortGrace: 2 * time.Second,
-		ClientWrite: 60 * time.Second, MaxRetries: 1, RetryPause: time.Second, RacePause: 50 * time.Millisecond,
+		QueueTimeout: 30 * time.Second, ClientWrite: 60 * time.Second, MaxRetries: 1, RetryPause: time.Second, RacePause: 50 * time.Millisecond,
 		EarlyFirstToken: true, Resume: true, Version: "0.0.0-dev",
 	}
 }
@@ -68,6 +71,7 @@ func (c Config) Validate() error {
 		{"handoff_lease_sec", c.HandoffLease},
 		{"admission_timeout_sec", c.AdmissionTimeout},
 		{"abort_grace_ms", c.AbortGrace},
+		{"queue_timeout_sec", c.QueueTimeout},
 	} {
 		if d.val <= 0 {
 			return fmt.Errorf("%s: must be above 0", d.key)
@@ -85,6 +89,10 @@ func (c Config) Validate() error {
 		return fmt.Errorf("conditional_disagg_config.max_local_prefill_length: %d is negative", c.MaxLocalPrefill)
 	case c.MaxInflight < 0:
 		return fmt.Errorf("max_inflight_requests: %d is negative", c.MaxInflight)
+	case c.MaxQueued < 0:
+		return fmt.Errorf("max_queued_requests: %d is negative", c.MaxQueued)
+	case c.MaxQueued > 0 && c.MaxInflight == 0:
+		return errors.New("max_queued_requests: has no effect without max_inflight_requests")
 	case c.NodeID < 0 || c.NodeID > 255:
 		return fmt.Errorf("node_id: %d is outside 0..255", c.NodeID)
 	case c.ProcessID < 0 || c.ProcessID > 63:
@@ -92,5 +100,5 @@ func (c Config) Validate() error {
 	case len(c.AuthKey) > 0 && len(c.AuthKey) < 16:
 		return errors.New("internal_request_auth_key: must have at least 16 bytes")
 	}
-	return nil
+	return validateKeys(c.APIKeys)
 }

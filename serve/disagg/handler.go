@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"runtime/debug"
 	"strings"
-	"time"
 
 	"tandem/serve/conversation"
 	"tandem/serve/openai"
@@ -14,6 +13,11 @@ import (
 
 // Handler returns the public routes.
 func (s *Server) Handler() http.Handler {
+	return s.guard(s.routes())
+}
+
+// routes are the public routes, before any key is asked for.
+func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/completions", s.complete(openai.Completion))
 	mux.HandleFunc("POST /v1/chat/completions", s.complete(openai.Chat))
@@ -76,22 +80,25 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, e openai.Endpoint
 		s.obs.Happened(EventValidation)
 		return s.finish(ctx, p, out, err)
 	}
-	ok, full := s.enter()
-	switch {
-	case full:
-		busy := openai.NewError(http.StatusTooManyRequests, "", "the limit of %d requests at once is reached; try again soon", s.cfg.MaxInflight)
-		busy.RetryAfter = time.Second
-		return s.finish(ctx, p, out, busy)
-	case !ok:
-		return s.finish(ctx, p, out, unavailable("the frontend is shutting down"))
-	}
-	defer s.leave()
 	plan, err := s.admit(data, r.Header, e, p)
+	who, _ := s.keys.find(r.Header) // guard has refused who has none
+	if err == nil {
+		err = plan.setTenant(who.name)
+	}
 	if err != nil {
 		s.obs.Happened(EventValidation)
 		return s.finish(ctx, p, out, err)
 	}
 	plan.link = p.link
+	if !s.enter() {
+		return s.finish(ctx, p, out, unavailable("the frontend is shutting down"))
+	}
+	defer s.leave()
+	leave, err := s.takePlace(ctx, plan, who)
+	if err != nil {
+		return s.finish(ctx, plan, out, err)
+	}
+	defer leave()
 	s.obs.RequestBegan(plan.Req.Stream)
 	return s.finish(ctx, plan, out, s.run(ctx, plan, out))
 }

@@ -39,6 +39,9 @@ const (
 	EventAffinity     Event = "affinity_applied_total"         // leg
 	EventForcedRank   Event = "forced_rank_total"              // leg, row
 	EventResume       Event = "streams_resumed_total"          // outcome: resumed, failed
+	EventUnauthorized Event = "unauthorized_requests_total"    // none
+	EventKey          Event = "api_key_requests_total"         // name of the key
+	EventNoPlace      Event = "queue_refused_total"            // reason: full, displaced, timeout
 	EventRankInvalid  Event = "dp_rank_invalid_total"          // none
 )
 

@@ -28,6 +28,7 @@ const (
 type RoutePlan struct {
 	Req       *openai.Request
 	RequestID string            // X-Request-ID
+	Tenant    string            // name of the API key, "" = no keys
 	Ctx, Gen  conversation.View // what the legs route by
 	Path      Path              // as planned; a finished ctx leg turns ctx_gen into ctx_only
 	Arrived   time.Time
@@ -88,9 +89,35 @@ func (p *RoutePlan) view(role discovery.Role) conversation.View {
 func (p *RoutePlan) routing(role discovery.Role, candidates func() []discovery.Instance, exclude []string) router.Request {
 	v := p.view(role)
 	return router.Request{
-		RoutingID: v.RoutingID(), ConversationID: v.ConversationID, Tokens: p.tokens, Learned: p.learned, Text: p.text, Salt: p.Req.CacheSalt,
+		RoutingID: p.ofTenant("\x00", v.RoutingID()), ConversationID: p.ofTenant("\x00", v.ConversationID),
+		Tokens: p.tokens, Learned: p.learned, Text: p.text, Salt: p.Req.CacheSalt,
 		MaxTokens: p.Req.MaxTokensOr(0), Generation: role == discovery.Generation, Candidates: candidates, Exclude: exclude,
 	}
+}
+
+// ofTenant sets a name apart from other tenants' equal ones.
+func (p *RoutePlan) ofTenant(separator, name string) string {
+	if p.Tenant == "" || name == "" {
+		return name
+	}
+	return p.Tenant + separator + name
+}
+
+// setTenant makes the request one of a tenant's. Its cache_salt becomes the tenant's own: else one who guesses another's
+// could tell by time what that one's prompts begin with.
+func (p *RoutePlan) setTenant(name string) error {
+	p.Tenant = name
+	salt := p.ofTenant("/", p.Req.CacheSalt)
+	if salt == p.Req.CacheSalt {
+		return nil
+	}
+	if len(salt) > openai.MaxCacheSalt {
+		return openai.Invalid("cache_salt", "cache_salt has %d bytes: with this API key the limit is %d",
+			len(p.Req.CacheSalt), openai.MaxCacheSalt-len(name)-1)
+	}
+	p.Req.CacheSalt = salt
+	p.Req.Body.Set("cache_salt", openai.AppendString(nil, salt))
+	return nil
 }
 
 // base copies the client's body with the resolved conversation id in it.

@@ -73,7 +73,10 @@ func (s *Server) setPlacement(h http.Header, p *RoutePlan, c *call) {
 	if rank != "" {
 		h.Set(openai.HeaderDPRank, rank)
 	}
-	if len(s.cfg.AuthKey) == 0 || affinity == "" && rank == "" {
+	if p.Tenant != "" {
+		h.Set(openai.HeaderTenant, p.Tenant)
+	}
+	if len(s.cfg.AuthKey) == 0 || affinity == "" && rank == "" && p.Tenant == "" {
 		return
 	}
 	a := openai.Affinity{Role: string(c.role), Model: p.Req.Model}

@@ -71,6 +71,9 @@ func (s *Server) resume(ctx context.Context, p *RoutePlan, h *handoff, out *clie
 		}
 		s.obs.Happened(EventResume, outcome)
 	}()
+	if err := out.events.Flush(); err != nil { // what came before it broke
+		return errClientGone
+	}
 	failed, idle := []string{broken}, 0
 	until := s.now().Add(s.cfg.AdmissionTimeout)
 	for {

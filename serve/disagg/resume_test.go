@@ -140,6 +140,11 @@ func TestBrokenStreamsGoOn(t *testing.T) {
 				path, body = chats, chatStreamed
 			}
 			a := r.post(path, body)
+			for _, st := range append(r.gen, r.ctx...) {
+				for len(st.aborts) > 0 {
+					<-st.aborts // their number is not limited here, what the stub keeps is
+				}
+			}
 			text, usages := textOf(t, a)
 			if text != strings.Join(w.tokens, "") || usages != 1 || a.err != nil || a.events[len(a.events)-1] != "[DONE]" {
 				t.Fatalf("text %q of %q, %d usages, ended %v:\n%s", text, w.tokens, usages, a.err, a.raw)

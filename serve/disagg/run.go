@@ -112,7 +112,7 @@ func (s *Server) finish(ctx context.Context, p *RoutePlan, out *client, err erro
 	if e.Status >= http.StatusInternalServerError {
 		level = slog.LevelWarn
 	}
-	s.log.Log(ctx, level, "request failed", "request_id", p.RequestID, "status", e.Status, "error", err)
+	s.log.Log(ctx, level, "request failed", "request_id", p.RequestID, "key", p.Tenant, "status", e.Status, "error", err)
 	return out.fail(e)
 }
 

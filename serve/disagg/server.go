@@ -42,6 +42,7 @@ type Server struct {
 	prompts  *Prompts
 	feeds    *feeds // nil = no router listens
 	ids      *IDs
+	keys     keyring
 	client   *http.Client
 
 	tracer     *trace.Tracer
@@ -57,6 +58,7 @@ type Server struct {
 	started  bool
 	draining bool
 	inflight int
+	queue    *fairQueue
 	idle     chan struct{} // closed when draining and nothing is in flight
 
 	beforeGen func(context.Context) // test hook between ctx reply and gen dispatch
@@ -86,6 +88,7 @@ func New(cfg Config, parts Parts) (*Server, error) {
 	}
 	s.tracer = parts.Tracer
 	s.perf = newPerf(cfg.PerfRecords, s.now())
+	s.keys, s.queue = newKeyring(cfg.APIKeys), newFairQueue(cfg.MaxInflight, cfg.MaxQueued)
 	s.ids = NewIDs(cfg.NodeID, cfg.ProcessID, s.now)
 	s.stop, s.stopNow = context.WithCancelCause(context.Background())
 	s.startFeeds()
@@ -130,18 +133,15 @@ func (s *Server) ready() (bool, string) {
 	return true, ""
 }
 
-// enter admits a request; leave must follow. full tells that the limit of requests at once is reached.
-func (s *Server) enter() (ok, full bool) {
+// enter counts a request that Drain waits for, unless it has begun; leave must follow.
+func (s *Server) enter() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.draining {
-		return false, false
-	}
-	if s.cfg.MaxInflight > 0 && s.inflight >= s.cfg.MaxInflight {
-		return false, true
+		return false
 	}
 	s.inflight++
-	return true, false
+	return true
 }
 
 func (s *Server) leave() {
@@ -195,6 +195,7 @@ type RouterState struct {
 // Snapshot is the state that gauges show.
 type Snapshot struct {
 	Inflight  int
+	Queued    int   // of them, waiting for a place
 	Handoffs  int64 // ctx replies whose blocks were neither fetched nor given up
 	Ready     bool
 	Routers   map[string]RouterState // by role
@@ -204,10 +205,10 @@ type Snapshot struct {
 // Snapshot returns the present state.
 func (s *Server) Snapshot() Snapshot {
 	s.mu.Lock()
-	inflight := s.inflight
+	inflight, queued := s.inflight, s.queue.waiting
 	s.mu.Unlock()
 	ready, _ := s.ready()
-	out := Snapshot{Inflight: inflight, Handoffs: s.handoffs.Load(), Ready: ready, Routers: map[string]RouterState{}}
+	out := Snapshot{Inflight: inflight, Queued: queued, Handoffs: s.handoffs.Load(), Ready: ready, Routers: map[string]RouterState{}}
 	for role, r := range s.routers {
 		out.Routers[string(role)] = RouterState{r.Kind(), r.Stats()}
 	}

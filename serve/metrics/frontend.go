@@ -61,6 +61,9 @@ func NewFrontend(reg prometheus.Registerer, snapshot func() (s disagg.Snapshot, 
 		{disagg.EventAffinity, "Legs that were placed by an affinity key.", []string{"leg"}},
 		{disagg.EventForcedRank, "Ranks that the router chose, by what was sent of them.", []string{"leg", "row"}},
 		{disagg.EventResume, "Streams that broke and were to go on at another gen worker, by how that ended.", []string{"outcome"}},
+		{disagg.EventUnauthorized, "Requests without a valid API key.", nil},
+		{disagg.EventKey, "Requests with a valid API key.", []string{"key"}},
+		{disagg.EventNoPlace, "Requests refused because too many run and wait.", []string{"reason"}},
 		{disagg.EventRankInvalid, "Ranks that the router chose and the worker does not have.", nil},
 		{disagg.EventHandoffLapse, "Hand-overs whose blocks were gone when a gen worker asked.", nil},
 	} {
@@ -206,6 +209,7 @@ func frontendDesc(name, help string, labels ...string) *prometheus.Desc {
 
 var (
 	descInflight  = frontendDesc("inflight_requests", "Requests being answered.")
+	descQueued    = frontendDesc("queued_requests", "Requests that wait for a place among those that run at once.")
 	descReady     = frontendDesc("ready", "1 while requests are accepted.")
 	descHandoffs  = frontendDesc("handoffs_open", "Ctx replies whose blocks were neither fetched nor given up.")
 	descOpen      = frontendDesc("reservations_open", "Legs charged to a worker.", "role")
@@ -216,7 +220,7 @@ var (
 
 // Describe implements prometheus.Collector.
 func (c *frontendCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descInflight, descReady, descHandoffs, descOpen, descSessions, descDecisions, descUp} {
+	for _, d := range []*prometheus.Desc{descInflight, descQueued, descReady, descHandoffs, descOpen, descSessions, descDecisions, descUp} {
 		ch <- d
 	}
 }
@@ -231,6 +235,7 @@ func (c *frontendCollector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
 	gauge(descInflight, float64(s.Inflight))
+	gauge(descQueued, float64(s.Queued))
 	gauge(descReady, bit(s.Ready))
 	gauge(descHandoffs, float64(s.Handoffs))
 	for role, r := range s.Routers {

@@ -31,6 +31,7 @@ const (
 	CodeBodyTimeout      = "request_timeout"
 	CodeNotFound         = "not_found"
 	CodeUnauthorized     = "unauthorized"
+	CodeInvalidAPIKey    = "invalid_api_key"
 	CodeNotSupported     = "not_supported"
 	CodeMethodNotAllowed = "method_not_allowed"
 )

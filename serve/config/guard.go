@@ -1,0 +1,52 @@
+package config
+
+import (
+	"fmt"
+
+	"tandem/serve/disagg"
+)
+
+// Guard says who may send how much.
+type Guard struct {
+	APIKeys      []APIKey `mapstructure:"api_keys"`            // empty = everybody
+	MaxQueued    int      `mapstructure:"max_queued_requests"` // wait for a place of max_inflight_requests
+	QueueTimeout float64  `mapstructure:"queue_timeout_sec"`   // how long they wait
+}
+
+// APIKey is one client, or a group of them.
+type APIKey struct {
+	Name   string   `mapstructure:"name"`
+	Key    string   `mapstructure:"key"`    // literal, env:NAME or file:PATH
+	Weight *float64 `mapstructure:"weight"` // nil = 1
+}
+
+func defaultGuard() Guard { return Guard{QueueTimeout: disagg.DefaultConfig().QueueTimeout.Seconds()} }
+
+// validate checks what can be checked before the keys are read.
+func (g Guard) validate() error {
+	for i, k := range g.APIKeys {
+		switch {
+		case k.Name == "":
+			return fmt.Errorf("api_keys[%d].name: is missing", i)
+		case k.Key == "":
+			return fmt.Errorf("api_keys[%d].key: is missing; give a text of at least 16 bytes, env:NAME or file:PATH", i)
+		}
+	}
+	return nil
+}
+
+// apply fills in the part of the server's configuration and reads the keys.
+func (g Guard) apply(c *disagg.Config) error {
+	for i, k := range g.APIKeys {
+		key, err := Secret(fmt.Sprintf("api_keys[%d].key", i), k.Key)
+		if err != nil {
+			return err // names the key
+		}
+		weight := 1.0
+		if k.Weight != nil {
+			weight = *k.Weight
+		}
+		c.APIKeys = append(c.APIKeys, disagg.APIKey{Name: k.Name, Key: key, Weight: weight})
+	}
+	return nil
+}
