@@ -67,7 +67,6 @@ func TestFrontendErrors(t *testing.T) {
 		{"cluster", "disagg_cluster: {cluster_uri: x}", "disagg_cluster.cluster_uri"},
 		{"rank source", "conv_affinity_dp_rank_source: worker", `conv_affinity_dp_rank_source: "worker" is neither engine nor router`},
 		{"router foo", "generation_servers: {router: {type: foo}}", "generation_servers.router.type: unknown router \"foo\"; supported: round_robin, load_balancing, conversation"},
-		{"hashing router", "context_servers: {router: {type: consistent_hash}}", "not supported yet"},
 		{"duplicate url", "context_servers: {urls: [\"a:1\", \"http://A:1\"]}", "context_servers.urls[1]: a:1 is listed twice"},
 		{"bad url", "context_servers: {urls: [a]}", "context_servers.urls[0]"},
 		{"mixed arguments", "context_servers: {urls: [\"a:1\"], max_batch_size: 1}\ngeneration_servers: {urls: [\"a:1\"], max_batch_size: 2}", "a:1 is in both sections"},

@@ -52,8 +52,8 @@ func (s *Server) subagentsInert(st *discovery.Status) (out []discovery.Warning) 
 	for _, leg := range legs {
 		if kind := s.routers[leg.role].Kind(); !router.KeepsConversations(kind) {
 			out = append(out, discovery.Warning{Code: leg.code, Message: fmt.Sprintf(
-				"sub-agents do not go to their parent's %s worker: %s.router.type is %s; set it to %s or %s",
-				leg.role, leg.section, kind, router.KindConversation, router.KindHybrid)})
+				"sub-agents do not go to their parent's %s worker: %s.router.type is %s; set it to %s, %s or %s",
+				leg.role, leg.section, kind, router.KindConversation, router.KindHybrid, router.KindConsistent)})
 		}
 	}
 	for _, leg := range legs {

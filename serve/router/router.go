@@ -145,15 +145,15 @@ type Config struct {
 	Type            string   `mapstructure:"type"`
 	UseTokens       bool     `mapstructure:"use_tokens"`                      // load_balancing
 	MatchThreshold  *float64 `mapstructure:"match_threshold"`                 // conversation
-	TokensPerBlock  int      `mapstructure:"tokens_per_block"`                // conversation, kv_cache_aware, hybrid
+	TokensPerBlock  int      `mapstructure:"tokens_per_block"`                // all but round_robin and load_balancing
 	HashSkipCount   int      `mapstructure:"hash_skip_count"`                 // conversation
 	MaxSessions     int      `mapstructure:"max_sessions"`                    // conversation, hybrid
 	MatchBasis      string   `mapstructure:"match_basis"`                     // conversation: request or session
 	UseTokenIDs     bool     `mapstructure:"use_token_ids"`                   // conversation
-	MaxBatchSize    int      `mapstructure:"max_batch_size"`                  // kv_cache_aware, hybrid
+	MaxBatchSize    int      `mapstructure:"max_batch_size"`                  // kv_cache_aware, hybrid, consistent_hash
 	Backfill        *bool    `mapstructure:"backfill_block_hashes_on_finish"` // kv_cache_aware, hybrid
 	CustomTokenizer string   `mapstructure:"custom_tokenizer"`                // conversation with use_token_ids, kv_cache_aware, hybrid
-	MaxImbalance    *float64 `mapstructure:"max_imbalance"`                   // hybrid
+	MaxImbalance    *float64 `mapstructure:"max_imbalance"`                   // hybrid, consistent_hash
 	AffinityWeight  *float64 `mapstructure:"affinity_weight"`                 // hybrid
 }
 
@@ -164,6 +164,7 @@ const (
 	KindConversation = "conversation"
 	KindKVAware      = "kv_cache_aware"
 	KindHybrid       = "hybrid"
+	KindConsistent   = "consistent_hash"
 
 	DefaultMatchThreshold = 0.75
 	DefaultTokensPerBlock = 128
@@ -178,11 +179,13 @@ const (
 )
 
 // KeepsConversations tells whether routers of a kind go by Request.RoutingID.
-func KeepsConversations(kind string) bool { return kind == KindConversation || kind == KindHybrid }
+func KeepsConversations(kind string) bool {
+	return kind == KindConversation || kind == KindHybrid || kind == KindConsistent
+}
 
 // Kinds lists the supported router types.
 func Kinds() []string {
-	return []string{KindRoundRobin, KindLoad, KindConversation, KindKVAware, KindHybrid}
+	return []string{KindRoundRobin, KindLoad, KindConversation, KindKVAware, KindHybrid, KindConsistent}
 }
 
 // NeedsTokens tells whether the router goes by token ids, where the frontend can make them.
@@ -192,10 +195,7 @@ func (c Config) NeedsTokens() bool {
 
 // Validate checks the block; errors name the key below "router".
 func (c Config) Validate() error {
-	switch {
-	case c.Type == "consistent_hash":
-		return fmt.Errorf("type: %q is not supported yet; supported: %s", c.Type, strings.Join(Kinds(), ", "))
-	case c.Type != "" && !slices.Contains(Kinds(), c.Type):
+	if c.Type != "" && !slices.Contains(Kinds(), c.Type) {
 		return fmt.Errorf("type: unknown router %q; supported: %s", c.Type, strings.Join(Kinds(), ", "))
 	}
 	if err := c.checkOwner(); err != nil {
@@ -235,12 +235,12 @@ func (c Config) checkOwner() error {
 		{"hash_skip_count", c.HashSkipCount != 0, conv},
 		{"match_basis", c.MatchBasis != "", conv},
 		{"use_token_ids", c.UseTokenIDs, conv},
-		{"tokens_per_block", c.TokensPerBlock != 0, append(kv, conv...)},
+		{"tokens_per_block", c.TokensPerBlock != 0, append(kv, KindConversation, KindConsistent)},
 		{"max_sessions", c.MaxSessions != 0, []string{KindConversation, KindHybrid}},
-		{"max_batch_size", c.MaxBatchSize != 0, kv},
+		{"max_batch_size", c.MaxBatchSize != 0, append(kv, KindConsistent)},
 		{"backfill_block_hashes_on_finish", c.Backfill != nil, kv},
 		{"custom_tokenizer", c.CustomTokenizer != "", append(kv, conv...)},
-		{"max_imbalance", c.MaxImbalance != nil, []string{KindHybrid}},
+		{"max_imbalance", c.MaxImbalance != nil, []string{KindHybrid, KindConsistent}},
 		{"affinity_weight", c.AffinityWeight != nil, []string{KindHybrid}},
 	} {
 		if arg.given && !slices.Contains(arg.owners, c.kind()) {
@@ -274,6 +274,8 @@ func NewRouter(c Config) (Router, error) {
 		return NewKVAware(c), nil
 	case KindHybrid:
 		return NewHybrid(c), nil
+	case KindConsistent:
+		return NewConsistent(c), nil
 	}
 	return NewRoundRobin(), nil
 }

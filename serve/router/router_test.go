@@ -110,7 +110,6 @@ func TestConfig(t *testing.T) {
 		want string
 	}{
 		{Config{Type: "foo"}, "round_robin, load_balancing, conversation"},
-		{Config{Type: "consistent_hash"}, "not supported yet"},
 		{Config{Type: KindKVAware, MaxImbalance: &bad}, "max_imbalance"},
 		{Config{Type: KindHybrid, MaxImbalance: &low}, "max_imbalance"},
 		{Config{Type: KindHybrid, AffinityWeight: &negative}, "affinity_weight"},
