@@ -40,7 +40,9 @@ func (r ctxReply) script(c *call) {
 	}
 	if r.finish == "" || r.finish == "not_finished" {
 		c.mu.Lock()
-		c.pinned[id] = true
+		if !c.dead[id] {
+			c.pinned[id] = true
+		}
 		c.mu.Unlock()
 	}
 	c.w.Header().Set("Content-Type", "application/json")

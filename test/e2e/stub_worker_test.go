@@ -35,10 +35,13 @@ type stub struct {
 	seen    []leg
 	aborts  []abortCall
 	pinned  map[int64]bool // hand-overs nobody fetched
+	dead    map[int64]bool // ids that were aborted: an abort may overtake its leg
 	running map[int64]context.CancelFunc
 	events  []object // of the KV cache, by event_id
 	drained int      // events that POST /kv_cache_events handed over
 	perf    []object // what GET /perf_metrics hands over
+	born    time.Time
+	offset  float64  // of its clock, that it was told
 	paths   []string // of all requests but legs
 	starts  int
 }
@@ -113,7 +116,7 @@ func (f *farm) claim(id int64) {
 // newStub starts a stub with the default script of its role.
 func (f *farm) newStub(t *testing.T, name, role string) *stub {
 	t.Helper()
-	s := &stub{name: name, role: role, farm: f, healthy: true, pinned: map[int64]bool{}, running: map[int64]context.CancelFunc{}}
+	s := &stub{name: name, role: role, farm: f, healthy: true, born: time.Now(), pinned: map[int64]bool{}, running: map[int64]context.CancelFunc{}}
 	s.script = ctxReply{}.script
 	if role == "generation" {
 		s.script = genReply{}.script
@@ -145,7 +148,7 @@ func (s *stub) start(t *testing.T, addr string) {
 	s.mu.Lock()
 	s.starts++
 	s.info["incarnation"] = fmt.Sprintf("%s-%d", s.name, s.starts)
-	s.pinned = map[int64]bool{}
+	s.pinned, s.dead = map[int64]bool{}, map[int64]bool{}
 	s.mu.Unlock()
 	s.server, s.ended = server, ended
 	go func() { defer close(ended); _ = server.Serve(ln) }()
@@ -175,10 +178,19 @@ func (s *stub) routes() http.Handler {
 	}))
 	mux.HandleFunc("GET /kv_cache_stats", s.answer(func() any { return s.stats() }))
 	mux.HandleFunc("GET /steady_clock_offset", s.answer(func() any {
-		now := float64(time.Now().UnixNano()) / 1e9
+		now := time.Since(s.born).Seconds()
 		return object{"receive_ts": now, "transmit_ts": now}
 	}))
-	mux.HandleFunc("POST /steady_clock_offset", s.answer(func() any { return object{} }))
+	mux.HandleFunc("POST /steady_clock_offset", func(w http.ResponseWriter, r *http.Request) {
+		var o struct {
+			Offset float64 `json:"offset"`
+		}
+		_ = json.NewDecoder(r.Body).Decode(&o)
+		s.mu.Lock()
+		s.offset = o.Offset
+		s.mu.Unlock()
+		_, _ = io.WriteString(w, "{}")
+	})
 	mux.HandleFunc("GET /perf_metrics", s.answer(func() any { return drain(&s.perf) }))
 	mux.HandleFunc("POST /kv_cache_events", s.answer(func() any {
 		out := append([]object{}, s.events[s.drained:]...)
@@ -282,6 +294,7 @@ func (s *stub) abort(w http.ResponseWriter, r *http.Request) {
 	}
 	s.mu.Lock()
 	state := "unknown"
+	s.dead[a.ID] = true
 	if s.pinned[a.ID] {
 		state = "aborted"
 		delete(s.pinned, a.ID)
@@ -309,15 +322,24 @@ func (s *stub) serve(w http.ResponseWriter, r *http.Request) {
 	s.seen = append(s.seen, *l)
 	run := s.script
 	key := l.params.ID
+	if s.dead[key] {
+		run = func(c *call) { c.status(499, `{"error":{"message":"cancelled","code":"cancelled"}}`) }
+	}
 	if _, twice := s.running[key]; key == 0 || twice {
 		key = -int64(len(s.seen))
 	}
 	s.running[key] = cancel
 	s.mu.Unlock()
+	arrived := time.Since(s.born).Seconds()
 	defer func() {
 		s.mu.Lock()
+		defer s.mu.Unlock()
 		delete(s.running, key)
-		s.mu.Unlock()
+		ended := time.Since(s.born).Seconds() + s.offset
+		s.perf = append(s.perf, object{
+			"ctx_request_id": l.params.ID, "kind": l.params.Type, "arrival_time": arrived + s.offset, "first_scheduled_time": arrived + s.offset,
+			"first_token_time": ended, "last_token_time": ended,
+		})
 	}()
 	if l.params.Type == "generation_only" {
 		s.farm.claim(l.params.CtxID)
