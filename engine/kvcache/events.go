@@ -21,7 +21,7 @@ const (
 // Event is one change of a pool's index. It is not changed once it was read.
 type Event struct {
 	ID       uint64 // of this pool, without holes
-	Gap      bool   // events before this one were lost to the reader: take a Snapshot
+	Gap      bool   // of a Created: its reader had lost events; the pool leaves it to who serves them
 	Epoch    uint32 // resets of the pool so far, this one included
 	Kind     EventKind
 	Parent   uint64   // Stored: wire id of what Blocks[0] follows, of the chain's root for a first block
@@ -59,23 +59,17 @@ func newEvents(limit, blocks int) *Events {
 
 // Read returns the events from id from on, at most limit of them, and the id to
 // go on from. Without any, changed is closed when there is one. ok is false when
-// nothing is recorded: take a Snapshot, which also begins to record.
+// that event is not here, be it lost or not recorded: take a Snapshot, which also
+// begins to record.
 func (e *Events) Read(from uint64, limit int) (out []Event, next uint64, changed <-chan struct{}, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !e.awake.Load() {
+	if !e.awake.Load() || from < e.first || from > e.next {
 		return nil, e.next, nil, false
 	}
 	e.unread = 0
-	gap := from < e.first || from > e.next
-	if gap {
-		from = e.first
-	}
 	for next = from; next < e.next && len(out) < limit; next++ {
 		out = append(out, e.ring[next%uint64(e.limit)])
-	}
-	if gap && len(out) > 0 {
-		out[0].Gap = true
 	}
 	e.frozen = max(e.frozen, next)
 	if len(out) > 0 {

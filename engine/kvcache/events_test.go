@@ -49,7 +49,7 @@ func (r *replica) follow(m *Manager) error {
 	for {
 		events, next, _, ok := m.Events().Read(r.next, 3)
 		switch {
-		case !ok || len(events) > 0 && events[0].Gap:
+		case !ok:
 			r.gaps++
 			if err := r.apply(m.Snapshot()); err != nil {
 				return err
@@ -89,7 +89,7 @@ func TestEventsGiveTheIndex(t *testing.T) {
 		}
 		roots := []blockhash.Hash{blockhash.Root("m", "", ""), blockhash.Root("m", "", "s")}
 		var users [][]int32
-		r := &replica{}
+		r, other := &replica{}, &replica{} // one that reads keeps the record awake for one that falls behind
 		t.Repeat(map[string]func(*rapid.T){
 			"prompt": func(t *rapid.T) {
 				tokens := rapid.SliceOfN(rapid.Int32Range(0, 1), b, 8*b).Draw(t, "tokens")
@@ -120,6 +120,14 @@ func TestEventsGiveTheIndex(t *testing.T) {
 			},
 			"read": func(t *rapid.T) {
 				if err := r.follow(m); err != nil {
+					t.Fatal(err)
+				}
+			},
+			"read seldom": func(t *rapid.T) {
+				if rapid.IntRange(0, 3).Draw(t, "seldom") > 0 {
+					t.Skip()
+				}
+				if err := other.follow(m); err != nil {
 					t.Fatal(err)
 				}
 			},
@@ -166,5 +174,26 @@ func TestEventsJoinAndSleep(t *testing.T) {
 	}
 	if n := testing.AllocsPerRun(10, func() { m.tell(Stored, root, root, 1) }); n != 0 {
 		t.Errorf("%v allocations for an event that nobody reads", n)
+	}
+}
+
+// A reader that fell behind while another one read is told so, also when nothing came since.
+func TestEventsTellOfAGap(t *testing.T) {
+	m, err := New(Config{Blocks: 64, BlockTokens: 4, Events: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Snapshot()
+	slow := m.Events().Next()
+	for i := range 4 {
+		run(t, m, blockhash.Root("m", "", ""), seqTokens(100*i, 4))
+		if _, _, _, ok := m.Events().Read(m.Events().Next()-1, 9); !ok {
+			t.Fatal("it sleeps though somebody reads")
+		}
+	}
+	for from, want := range map[uint64]bool{0: false, slow: false, slow + 1: false, slow + 2: true, slow + 4: true, slow + 5: false} {
+		if events, _, _, ok := m.Events().Read(from, 9); ok != want || ok && len(events) != int(slow+4-from) {
+			t.Errorf("from event %d of %d: %t, %+v", from-slow, 4, ok, events)
+		}
 	}
 }

@@ -202,6 +202,25 @@ func TestBackfillGuesses(t *testing.T) {
 	}
 }
 
+// Where events come nothing is guessed, so that a block which went is not taken to be there when they cease.
+func TestEventsLeaveNothingToGuess(t *testing.T) {
+	r := NewKVAware(Config{})
+	tokens, blocks := ids(0, 97)
+	req := Request{Tokens: tokens, Candidates: kvServers("A")}
+	r.Observe("A", "1", newIndex(1, blocks...))
+	pick(t, r, req)
+	r.Observe("A", "1", []Event{{ID: 3, Kind: EventRemoved, Blocks: blocks}})
+	r.Unobserved("A", "1")
+	if sel, _ := r.Select(req); sel.Matched != 0 {
+		t.Errorf("matched %d of blocks that went", sel.Matched)
+	}
+	r.Unobserved("A", "0") // a process of the past
+	pick(t, r, req)
+	if sel, _ := r.Select(req); sel.Matched != 96 {
+		t.Errorf("without events the prompt is guessed: %d", sel.Matched)
+	}
+}
+
 func TestKVWarnings(t *testing.T) {
 	r := NewKVAware(Config{TokensPerBlock: 64})
 	tokens, _ := ids(0, 97)

@@ -139,7 +139,7 @@ func (s *Server) drainEvents(w http.ResponseWriter, r *http.Request) {
 		snapshot := *at == 0 || r.URL.Query().Get("snapshot") == "1"
 		for !snapshot {
 			events, next, _, ok := log.Read(*at, eventBatch)
-			if snapshot = !ok || len(events) > 0 && events[0].Gap; snapshot || len(events) == 0 {
+			if snapshot = !ok; snapshot || len(events) == 0 {
 				break
 			}
 			*at = next
@@ -193,7 +193,7 @@ func (f *follower) run(ctx context.Context) error {
 		}
 		events, next, changed, ok := f.log.Read(f.next, eventBatch)
 		switch {
-		case !ok || len(events) > 0 && events[0].Gap:
+		case !ok:
 			f.snap, gap = true, true // what was lost is made up for at once
 		case len(events) > 0:
 			if err := f.send(ctx, events); err != nil {
