@@ -31,8 +31,9 @@ type node struct {
 
 	server     *disagg.Server
 	registry   *discovery.Registry
-	discovered *discovered   // nil: the workers are listed
-	tracer     *trace.Tracer // nil: no spans
+	discovered *discovered    // nil: the workers are listed
+	tracer     *trace.Tracer  // nil: no spans
+	capture    *trace.Capture // nil: no trace for replay
 }
 
 // listen opens the public port; the error names the flag to change.
@@ -77,6 +78,9 @@ func (n *node) build() error {
 	if err != nil {
 		return err
 	}
+	if n.capture, err = trace.NewCapture(n.cfg.Capture.Options(n.log), time.Now()); err != nil {
+		return fmt.Errorf("trace_capture.dir: %w", err)
+	}
 	if n.tracer, err = trace.NewTracer(n.cfg.Spans("tandem-frontend", version, n.log)); err != nil {
 		return err
 	}
@@ -94,6 +98,7 @@ func (n *node) build() error {
 	}
 	n.server, err = disagg.New(dc, disagg.Parts{
 		Tracer:   n.tracer,
+		Capture:  n.capture,
 		Registry: n.registry, Context: ctxRouter, Generation: genRouter, Observer: observer, Log: n.log, Metrics: metrics.Handler(reg),
 		Prompts: prompts,
 	})
@@ -158,6 +163,9 @@ func (n *node) close(srv *http.Server) {
 		_ = srv.Close() // it ends whatever stays open
 	}
 	n.server.Close()
+	if err := n.capture.Close(); err != nil {
+		n.log.Warn("the end of the trace capture is lost", "error", err)
+	}
 	if err := n.tracer.Shutdown(last); err != nil {
 		n.log.Warn("the last spans were not exported", "error", err)
 	}

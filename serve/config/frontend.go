@@ -54,6 +54,7 @@ type Frontend struct {
 
 	Guard   `mapstructure:",squash"`
 	Observe `mapstructure:",squash"`
+	Capture Capture `mapstructure:"trace_capture"`
 
 	Conditional  Conditional    `mapstructure:"conditional_disagg_config"`
 	Cluster      Cluster        `mapstructure:"disagg_cluster"`
@@ -102,7 +103,7 @@ var foreignFrontend = map[string]string{
 func DefaultFrontend() Frontend {
 	d := disagg.DefaultConfig()
 	return Frontend{
-		Observe: defaultObserve(), Hostname: "localhost", Port: 8000, ScheduleStyle: "context_first", MaxRetries: d.MaxRetries,
+		Observe: defaultObserve(), Capture: defaultCapture(), Hostname: "localhost", Port: 8000, ScheduleStyle: "context_first", MaxRetries: d.MaxRetries,
 		EarlyFirstToken: d.EarlyFirstToken, Resume: d.Resume, NumWorkers: 1, StrictStartup: true, RankSource: rankByEngine, AdminAddr: "127.0.0.1:0",
 		RequestTimeout: d.RequestTimeout.Seconds(), StreamIdle: d.StreamIdle.Seconds(),
 		ConnectTimeout: float64(d.ConnectTimeout.Milliseconds()), HandoffLease: d.HandoffLease.Seconds(),
@@ -186,6 +187,9 @@ func (f Frontend) Validate() error {
 		}
 	}
 	if err := f.Observe.validate(); err != nil {
+		return err
+	}
+	if err := f.Capture.validate(); err != nil {
 		return err
 	}
 	if err := f.Cluster.validate(); err != nil {

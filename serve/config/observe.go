@@ -90,3 +90,27 @@ func (o Observe) share(file map[string]any) {
 	put("otlp_config", o.OTLP.Endpoint != "", map[string]any{"otlp_traces_endpoint": o.OTLP.Endpoint, "sample_ratio": o.OTLP.Ratio})
 	put("perf_metrics_max_requests", o.PerfRecords > 0, o.PerfRecords)
 }
+
+// Capture is trace_capture.
+type Capture struct {
+	Dir    string `mapstructure:"dir"`         // empty = off
+	FileMB int    `mapstructure:"max_file_mb"` // of one file
+	Files  int    `mapstructure:"max_files"`   // of one run of the frontend
+}
+
+func defaultCapture() Capture { return Capture{FileMB: 64, Files: 16} }
+
+func (c Capture) validate() error {
+	switch {
+	case c.FileMB < 1 || c.FileMB > 1<<20:
+		return fmt.Errorf("trace_capture.max_file_mb: %d is outside 1..%d", c.FileMB, 1<<20)
+	case c.Files < 1 || c.Files > 9999:
+		return fmt.Errorf("trace_capture.max_files: %d is outside 1..9999", c.Files)
+	}
+	return nil
+}
+
+// Options are those of package trace.
+func (c Capture) Options(log *slog.Logger) trace.CaptureOptions {
+	return trace.CaptureOptions{Dir: c.Dir, MaxBytes: int64(c.FileMB) << 20, MaxFiles: c.Files, Source: "tandem-frontend", Log: log}
+}

@@ -87,6 +87,7 @@ func (s *Server) contextAttempt(ctx context.Context, p *RoutePlan, sel router.Se
 	if h != nil {
 		l.tokens = 1
 		p.trip.handed(h)
+		p.last = h
 	}
 	s.report(l, lerr)
 	return h, lerr

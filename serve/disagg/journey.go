@@ -156,6 +156,7 @@ func (s *Server) ended(ctx context.Context, p *RoutePlan, out *client, err error
 	p.trip.end(ctx, s.now(), out, err)
 	p.endSpan()
 	s.logRequest(ctx, p)
+	s.captureRequest(p)
 	s.perf.add(p)
 }
 

@@ -35,6 +35,7 @@ type RoutePlan struct {
 	Deadline  time.Time // of the whole answer, or of a stream's first event
 
 	trip journey
+	last *handoff // of the newest ctx reply, nil = none
 	link trace.Link
 
 	reserved router.Selection // gen worker that was chosen before the ctx leg

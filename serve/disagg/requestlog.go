@@ -3,7 +3,6 @@ package disagg
 import (
 	"context"
 	"log/slog"
-	"time"
 
 	"tandem/serve/openai"
 	"tandem/serve/trace"
@@ -52,5 +51,3 @@ func (s *Server) logRequest(ctx context.Context, p *RoutePlan) {
 	}
 	s.log.LogAttrs(ctx, s.cfg.RequestLog.Level, "request", attrs...)
 }
-
-func millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -20,6 +20,7 @@ type Parts struct {
 	Context    router.Router
 	Generation router.Router
 	Tracer     *trace.Tracer    // nil = no spans
+	Capture    *trace.Capture   // nil = no trace for replay
 	Observer   Observer         // nil = nobody
 	Log        *slog.Logger     // nil = discard
 	Now        func() time.Time // nil = time.Now
@@ -46,6 +47,7 @@ type Server struct {
 	client   *http.Client
 
 	tracer     *trace.Tracer
+	capture    *trace.Capture
 	perf       *perf
 	clocks     sync.Map // workers whose clocks were compared
 	rankTold   sync.Map // leg and worker whose first ranks are in the log
@@ -86,7 +88,7 @@ func New(cfg Config, parts Parts) (*Server, error) {
 	if s.now == nil {
 		s.now = time.Now
 	}
-	s.tracer = parts.Tracer
+	s.tracer, s.capture = parts.Tracer, parts.Capture
 	s.perf = newPerf(cfg.PerfRecords, s.now())
 	s.keys, s.queue = newKeyring(cfg.APIKeys), newFairQueue(cfg.MaxInflight, cfg.MaxQueued)
 	s.ids = NewIDs(cfg.NodeID, cfg.ProcessID, s.now)
