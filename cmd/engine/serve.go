@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -140,6 +141,11 @@ func serve(ctx context.Context, modelName string, f serveFlags, changed func(str
 		return fmt.Errorf("cannot listen on --host %s --port %d: %w", f.host, f.port, err)
 	}
 	defer ln.Close()
+	if secure, err := cfg.TLS.Server(); err != nil {
+		return err
+	} else if secure != nil {
+		ln = tls.NewListener(ln, secure)
+	}
 	p := &process{log: log, cfg: cfg, role: role, group: group, host: f.host, listener: ln, model: modelName}
 	return p.run(ctx, path)
 }
@@ -354,7 +360,7 @@ func (p *process) announce(admin string, took time.Duration) {
 		ranks = " ranks=" + p.group.String()
 	}
 	role := map[executor.Role]string{executor.Ctx: "ctx", executor.Gen: "gen", executor.Mixed: "mixed"}[info.Role]
-	fmt.Printf("TANDEM_READY url=http://%s role=%s admin=%s%s\n", reachable(p.listener.Addr().String()), role, admin, ranks)
+	fmt.Printf("TANDEM_READY url=%s://%s role=%s admin=%s%s\n", p.cfg.TLS.Scheme(), reachable(p.listener.Addr().String()), role, admin, ranks)
 }
 
 // chatTemplate adapts the template to what the worker asks for.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -48,10 +49,25 @@ func listen(host string, port int) (net.Listener, error) {
 	return ln, nil
 }
 
+// encrypt puts TLS on the public listener if the file says so.
+func (n *node) encrypt() error {
+	conf, err := n.cfg.TLS.Server()
+	if err == nil && conf != nil {
+		n.listener = tls.NewListener(n.listener, conf)
+	}
+	return err
+}
+
 // build makes the parts; nothing runs yet.
 func (n *node) build() error {
 	dc, err := n.cfg.Disagg(version)
 	if err != nil {
+		return err
+	}
+	if dc.WorkerTLS, err = n.cfg.TLS.Workers.Client(); err != nil {
+		return err
+	}
+	if err := n.encrypt(); err != nil {
 		return err
 	}
 	ctxRouter, err := router.NewRouter(n.cfg.Context.RouterConfig())
@@ -63,7 +79,7 @@ func (n *node) build() error {
 		return fmt.Errorf("generation_servers: %w", err)
 	}
 	client := &http.Client{Transport: &http.Transport{
-		DialContext: (&net.Dialer{Timeout: dc.ConnectTimeout}).DialContext, IdleConnTimeout: time.Second,
+		DialContext: (&net.Dialer{Timeout: dc.ConnectTimeout}).DialContext, IdleConnTimeout: time.Second, TLSClientConfig: dc.WorkerTLS,
 	}}
 	n.registry, err = discovery.New(n.cfg.Discovery(), discovery.Options{
 		Prober: discovery.HTTPProber{Client: client}, Log: n.log,

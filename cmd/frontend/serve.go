@@ -57,7 +57,7 @@ their addresses; docs/configuration.md describes its keys.`,
 			stop, hurry, release := signals(cmd.Context())
 			defer release()
 			return n.run(stop, hurry, func() {
-				_, _ = fmt.Fprintf(cmd.OutOrStdout(), "TANDEM_READY url=http://%s role=frontend admin=%s\n", reachable(ln.Addr().String()), n.admin)
+				_, _ = fmt.Fprintf(cmd.OutOrStdout(), "TANDEM_READY url=%s://%s role=frontend admin=%s\n", cfg.TLS.Scheme(), reachable(ln.Addr().String()), n.admin)
 			})
 		},
 	}

@@ -343,7 +343,7 @@ func (c *cluster) serve(stop, hurry context.Context, urls []string) error {
 		if models, _ := n.registry.Models(); len(models) > 0 {
 			name = models[0].ID
 		}
-		at := "http://" + reachable(c.listener.Addr().String())
+		at := c.cfg.TLS.Scheme() + "://" + reachable(c.listener.Addr().String())
 		body := fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":"What is the capital of France?"}]}`, name)
 		_, _ = fmt.Fprintf(c.out, "Tandem is ready at %s (%d ctx + %d gen, %s). Try: curl -s %s/v1/chat/completions -H 'Content-Type: application/json' -d '%s'\n",
 			at, c.ctx, c.gen, name, at, strings.ReplaceAll(body, "'", `'\''`))

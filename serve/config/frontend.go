@@ -52,6 +52,7 @@ type Frontend struct {
 	ShutdownGrace    float64  `mapstructure:"shutdown_grace_sec"`
 	AbortGrace       float64  `mapstructure:"abort_grace_ms"`
 
+	TLS     FrontendTLS `mapstructure:"tls"`
 	Guard   `mapstructure:",squash"`
 	Observe `mapstructure:",squash"`
 	Capture Capture `mapstructure:"trace_capture"`
@@ -85,7 +86,6 @@ type unsupported struct {
 	ChatTemplate any `mapstructure:"allow_request_chat_template"` // no worker takes one
 	Coordinator  any `mapstructure:"disagg_coordinator_url"`
 	PerfDir      any `mapstructure:"perf_metrics_output_dir"`
-	TLS          any `mapstructure:"tls"`
 }
 
 // Values of conv_affinity_dp_rank_source: who says where an unknown conversation begins.
@@ -203,6 +203,12 @@ func (f Frontend) Validate() error {
 	}
 	if err := f.Guard.validate(); err != nil {
 		return err
+	}
+	if err := f.TLS.validate(); err != nil {
+		return err
+	}
+	if f.TLS.On() && strings.HasPrefix(f.Cluster.URI, "http:") {
+		return fmt.Errorf("tls: workers register over plain HTTP, which this port then does not speak: use etcd in disagg_cluster, or urls")
 	}
 	if err := f.sections(); err != nil {
 		return err

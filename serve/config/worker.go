@@ -43,6 +43,8 @@ type Worker struct {
 	Threads        int     `mapstructure:"threads"`    // 0 = the cores this process may use
 	AdminAddr      string  `mapstructure:"admin_addr"` // host:port, or off
 
+	TLS TLS `mapstructure:"tls"`
+
 	Observe `mapstructure:",squash"`
 }
 
@@ -195,6 +197,10 @@ func (w Worker) Validate() error {
 	bad(w.StallThreshold <= 0, "stall_threshold_sec: %g must be above 0", w.StallThreshold)
 	bad(w.ShutdownGrace < 0, "shutdown_grace_sec: %g must not be negative", w.ShutdownGrace)
 	bad(w.Threads < 0 || w.Threads > 1024, "threads: %d must be 1 to 1024, or 0 for all cores", w.Threads)
+	bad(w.TLS.On() && w.Cluster.On(), "tls: workers that register are reached over plain HTTP: list this one as https:// in the frontend's urls")
+	if err := w.TLS.validate(); err != nil {
+		errs = append(errs, err)
+	}
 	if w.AdminAddr != "off" {
 		_, _, err := net.SplitHostPort(w.AdminAddr)
 		bad(err != nil, "admin_addr: %q must be host:port or off", w.AdminAddr)

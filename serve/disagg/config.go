@@ -1,6 +1,7 @@
 package disagg
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"time"
@@ -37,6 +38,7 @@ type Config struct {
 	Conditional         bool               // requests of which a gen worker has nearly all run there alone
 	MaxLocalPrefill     int                // prompt tokens that it may then have to compute
 	APIKeys             []APIKey           // of clients, empty = everybody
+	WorkerTLS           *tls.Config        // for workers at https:// addresses, nil = the defaults
 	AuthKey             []byte             // signs protected fields, empty = unsigned
 	ReturnPerf          bool               // tell clients where the time of their request went
 	PerfRecords         int                // requests that /perf_metrics keeps, 0 = none

@@ -79,6 +79,9 @@ func New(cfg Config, parts Parts) (*Server, error) {
 		warnings: parts.Warnings, prompts: parts.Prompts, client: newClient(cfg.ConnectTimeout), idle: make(chan struct{}),
 		routers: map[discovery.Role]router.Router{discovery.Context: parts.Context, discovery.Generation: parts.Generation},
 	}
+	if t, ok := s.client.Transport.(*http.Transport); ok {
+		t.TLSClientConfig = cfg.WorkerTLS
+	}
 	if s.obs == nil {
 		s.obs = deaf{}
 	}

@@ -127,8 +127,8 @@ func ParseURL(text string) (id, base string, err error) {
 	if err != nil {
 		return "", "", fmt.Errorf("worker address %q: want host:port, http://host:port or [v6]:port", text)
 	}
-	if u.Scheme != "http" {
-		return "", "", fmt.Errorf("worker address %q: scheme %q is not supported, use http", text, u.Scheme)
+	if u.Scheme != "http" && u.Scheme != "https" {
+		return "", "", fmt.Errorf("worker address %q: scheme %q is not supported, use http or https", text, u.Scheme)
 	}
 	if strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.User != nil || u.Fragment != "" {
 		return "", "", fmt.Errorf("worker address %q: give only host and port", text)
@@ -141,5 +141,5 @@ func ParseURL(text string) (id, base string, err error) {
 		return "", "", fmt.Errorf("worker address %q: port must be 1..65535", text)
 	}
 	id = strings.ToLower(net.JoinHostPort(host, port))
-	return id, "http://" + id, nil
+	return id, u.Scheme + "://" + id, nil
 }

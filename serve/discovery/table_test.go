@@ -217,7 +217,7 @@ func TestParseURL(t *testing.T) {
 			t.Errorf("%q: %q %q %v", text, id, url, err)
 		}
 	}
-	for _, text := range []string{"", "h", "h:0", "h:70000", "h:x", "https://h:1", "http://h:1/p", "http://u@h:1", ":80", "::1:9"} {
+	for _, text := range []string{"", "h", "h:0", "h:70000", "h:x", "ftp://h:1", "http://h:1/p", "http://u@h:1", ":80", "::1:9"} {
 		if id, _, err := ParseURL(text); err == nil {
 			t.Errorf("%q accepted as %q", text, id)
 		}

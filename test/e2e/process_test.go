@@ -75,7 +75,7 @@ func start(t *testing.T, name, bin string, args ...string) *process {
 			t.Fatalf("%s ended before it was ready: %v\n%s", name, p.err, p.log.String())
 		}
 		p.readReady(line)
-		if !strings.HasPrefix(p.url, "http://") {
+		if !strings.HasPrefix(p.url, "http") {
 			t.Fatalf("%s: the ready line has no url: %q", name, line)
 		}
 	case <-time.After(startLimit):
