@@ -3,6 +3,7 @@ package disagg
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -274,7 +275,7 @@ func (s *Server) fetchJSON(ctx context.Context, url string, v any) error {
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return &http.ProtocolError{ErrorString: resp.Status}
+		return fmt.Errorf("it answered %d", resp.StatusCode)
 	}
 	return json.NewDecoder(io.LimitReader(resp.Body, maxPerfBytes)).Decode(v)
 }

@@ -70,6 +70,10 @@ func (s *Server) choose(p *RoutePlan, role discovery.Role, list func() []discove
 	if errors.Is(err, router.ErrNoServers) && len(t.failed) > 0 && !strict {
 		sel, err = r.Select(p.routing(role, list, nil))
 	}
+	if err == nil && sel.Prompt > 0 && (r.Kind() == router.KindKVAware || r.Kind() == router.KindHybrid) {
+		s.kvMatched.Add(uint64(sel.Matched))
+		s.kvPrompt.Add(uint64(sel.Prompt))
+	}
 	return sel, err // callers compare with router.ErrNoServers
 }
 

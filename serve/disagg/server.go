@@ -46,15 +46,16 @@ type Server struct {
 	keys     keyring
 	client   *http.Client
 
-	tracer     *trace.Tracer
-	capture    *trace.Capture
-	perf       *perf
-	clocks     sync.Map // workers whose clocks were compared
-	rankTold   sync.Map // leg and worker whose first ranks are in the log
-	handoffs   atomic.Int64
-	background sync.WaitGroup  // aborts on their way
-	stop       context.Context // ends all requests at shutdown
-	stopNow    context.CancelCauseFunc
+	tracer              *trace.Tracer
+	capture             *trace.Capture
+	perf                *perf
+	clocks              sync.Map      // workers whose clocks were compared
+	rankTold            sync.Map      // leg and worker whose first ranks are in the log
+	kvMatched, kvPrompt atomic.Uint64 // tokens that routers found at the workers they chose, and of those they looked for
+	handoffs            atomic.Int64
+	background          sync.WaitGroup  // aborts on their way
+	stop                context.Context // ends all requests at shutdown
+	stopNow             context.CancelCauseFunc
 
 	mu       sync.Mutex
 	started  bool
@@ -199,12 +200,14 @@ type RouterState struct {
 
 // Snapshot is the state that gauges show.
 type Snapshot struct {
-	Inflight  int
-	Queued    int   // of them, waiting for a place
-	Handoffs  int64 // ctx replies whose blocks were neither fetched nor given up
-	Ready     bool
-	Routers   map[string]RouterState // by role
-	Instances []InstanceState
+	Inflight int
+	Queued   int   // of them, waiting for a place
+	Handoffs int64 // ctx replies whose blocks were neither fetched nor given up
+	Ready    bool
+	Routers  map[string]RouterState // by role
+	// Tokens of prompts that routers found in the caches of the workers they chose, and all of those prompts.
+	KVMatched, KVPrompt uint64
+	Instances           []InstanceState
 }
 
 // Snapshot returns the present state.
@@ -213,7 +216,7 @@ func (s *Server) Snapshot() Snapshot {
 	inflight, queued := s.inflight, s.queue.waiting
 	s.mu.Unlock()
 	ready, _ := s.ready()
-	out := Snapshot{Inflight: inflight, Queued: queued, Handoffs: s.handoffs.Load(), Ready: ready, Routers: map[string]RouterState{}}
+	out := Snapshot{KVMatched: s.kvMatched.Load(), KVPrompt: s.kvPrompt.Load(), Inflight: inflight, Queued: queued, Handoffs: s.handoffs.Load(), Ready: ready, Routers: map[string]RouterState{}}
 	for role, r := range s.routers {
 		out.Routers[string(role)] = RouterState{r.Kind(), r.Stats()}
 	}

@@ -214,13 +214,15 @@ var (
 	descHandoffs  = frontendDesc("handoffs_open", "Ctx replies whose blocks were neither fetched nor given up.")
 	descOpen      = frontendDesc("reservations_open", "Legs charged to a worker.", "role")
 	descSessions  = frontendDesc("router_sessions", "Conversations remembered.", "role")
+	descKVMatched = frontendDesc("kv_router_matched_tokens", "Prompt tokens that a router found in the cache of the worker it chose.")
+	descKVPrompt  = frontendDesc("kv_router_prompt_tokens", "Prompt tokens of the placements that looked at caches.")
 	descDecisions = frontendDesc("router_decisions_total", "Placements.", "role", "kind", "outcome")
 	descUp        = frontendDesc("instance_up", "1 while a worker may be chosen.", "role", "server")
 )
 
 // Describe implements prometheus.Collector.
 func (c *frontendCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descInflight, descQueued, descReady, descHandoffs, descOpen, descSessions, descDecisions, descUp} {
+	for _, d := range []*prometheus.Desc{descInflight, descQueued, descReady, descHandoffs, descOpen, descSessions, descKVMatched, descKVPrompt, descDecisions, descUp} {
 		ch <- d
 	}
 }
@@ -238,6 +240,8 @@ func (c *frontendCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge(descQueued, float64(s.Queued))
 	gauge(descReady, bit(s.Ready))
 	gauge(descHandoffs, float64(s.Handoffs))
+	ch <- prometheus.MustNewConstMetric(descKVMatched, prometheus.CounterValue, float64(s.KVMatched))
+	ch <- prometheus.MustNewConstMetric(descKVPrompt, prometheus.CounterValue, float64(s.KVPrompt))
 	for role, r := range s.Routers {
 		gauge(descOpen, float64(r.Open), role)
 		gauge(descSessions, float64(r.Sessions), role)

@@ -63,3 +63,15 @@ func TestFrontendMetrics(t *testing.T) {
 		}
 	}
 }
+
+func TestRouterTokens(t *testing.T) {
+	reg := NewRegistry()
+	NewFrontend(reg, func() (disagg.Snapshot, bool) { return disagg.Snapshot{KVMatched: 64, KVPrompt: 97}, true })
+	rec := httptest.NewRecorder()
+	Handler(reg).ServeHTTP(rec, httptest.NewRequest("GET", "/metrics", nil))
+	for _, want := range []string{"\ntandem_kv_router_matched_tokens 64\n", "\ntandem_kv_router_prompt_tokens 97\n", "# TYPE tandem_kv_router_prompt_tokens counter"} {
+		if !strings.Contains(rec.Body.String(), want) {
+			t.Errorf("no %q", want)
+		}
+	}
+}

@@ -38,7 +38,9 @@ func TestRequestLogSamples(t *testing.T) {
 	}
 	r := RequestLog{On: true, Sample: 0.5}
 	for i := range 100 {
-		if id := fmt.Sprint(i); r.Wants(log, id, false) != r.Wants(log, id, false) {
+		id := fmt.Sprint(i)
+		first := r.Wants(log, id, false)
+		if r.Wants(log, id, false) != first {
 			t.Fatal("the same id has two answers")
 		}
 	}

@@ -188,7 +188,7 @@ func (t *Tracer) start(parent context.Context, name string, at time.Time, kind a
 	return &Span{t, ctx, span}
 }
 
-// Text, Int and Name set what the span says of itself.
+// Text sets a text that the span says of itself; an empty one is left out.
 func (s *Span) Text(key, val string) {
 	if s != nil && val != "" {
 		s.span.SetAttributes(attribute.String(key, val))
