@@ -393,6 +393,7 @@ func (f Frontend) disagg(key []byte) disagg.Config {
 		c.AdmissionTimeout = seconds(*f.AdmissionTimeout)
 	}
 	c.MaxRetries, c.NoRetry, c.MaxInflight = f.MaxRetries, f.NoRetry, f.MaxInflight
+	c.MaxBodyMemory = int64(f.BodyMemoryMB) << 20
 	c.MaxQueued, c.QueueTimeout = f.MaxQueued, seconds(f.QueueTimeout)
 	c.StripMessageHistory, c.PromptIDsAsBytes = f.StripMessageHistory, f.PromptIDsAsBytes
 	c.EarlyFirstToken, c.ExposeRouting, c.Resume = f.EarlyFirstToken, f.ExposeRouting, f.Resume

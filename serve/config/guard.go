@@ -11,6 +11,7 @@ type Guard struct {
 	APIKeys      []APIKey `mapstructure:"api_keys"`            // empty = everybody
 	MaxQueued    int      `mapstructure:"max_queued_requests"` // wait for a place of max_inflight_requests
 	QueueTimeout float64  `mapstructure:"queue_timeout_sec"`   // how long they wait
+	BodyMemoryMB int      `mapstructure:"max_body_memory_mb"`  // of request bodies held at once, 0 = unlimited
 }
 
 // APIKey is one client, or a group of them.
@@ -20,10 +21,17 @@ type APIKey struct {
 	Weight *float64 `mapstructure:"weight"` // nil = 1
 }
 
-func defaultGuard() Guard { return Guard{QueueTimeout: disagg.DefaultConfig().QueueTimeout.Seconds()} }
+func defaultGuard() Guard {
+	return Guard{
+		QueueTimeout: disagg.DefaultConfig().QueueTimeout.Seconds(), BodyMemoryMB: int(disagg.DefaultConfig().MaxBodyMemory >> 20),
+	}
+}
 
 // validate checks what can be checked before the keys are read.
 func (g Guard) validate() error {
+	if g.BodyMemoryMB < 0 || g.BodyMemoryMB > 1<<20 {
+		return fmt.Errorf("max_body_memory_mb: %d is outside 0..%d", g.BodyMemoryMB, 1<<20)
+	}
 	for i, k := range g.APIKeys {
 		switch {
 		case k.Name == "":

@@ -24,6 +24,7 @@ type Config struct {
 	MaxInflight      int           // requests at once, 0 = unlimited
 	MaxQueued        int           // requests that wait for a place among MaxInflight
 	QueueTimeout     time.Duration // how long they wait
+	MaxBodyMemory    int64         // bytes of request bodies held at once, 0 = unlimited
 	RetryPause       time.Duration // before a retry, give or take a fifth
 	RacePause        time.Duration // before a retry of a transient race
 
@@ -56,7 +57,7 @@ func DefaultConfig() Config {
 	return Config{
 		RequestTimeout: 180 * time.Second, StreamIdle: 60 * time.Second, ConnectTimeout: 2 * time.Second,
 		HandoffLease: 60 * time.Second, AdmissionTimeout: 30 * time.Second, AbortGrace: 2 * time.Second,
-		QueueTimeout: 30 * time.Second, ClientWrite: 60 * time.Second, MaxRetries: 1, RetryPause: time.Second, RacePause: 50 * time.Millisecond,
+		QueueTimeout: 30 * time.Second, MaxBodyMemory: 1 << 30, ClientWrite: 60 * time.Second, MaxRetries: 1, RetryPause: time.Second, RacePause: 50 * time.Millisecond,
 		EarlyFirstToken: true, Resume: true, Version: "0.0.0-dev",
 	}
 }
@@ -91,6 +92,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("conditional_disagg_config.max_local_prefill_length: %d is negative", c.MaxLocalPrefill)
 	case c.MaxInflight < 0:
 		return fmt.Errorf("max_inflight_requests: %d is negative", c.MaxInflight)
+	case c.MaxBodyMemory < 0:
+		return errors.New("max_body_memory_mb: must not be negative")
 	case c.MaxQueued < 0:
 		return fmt.Errorf("max_queued_requests: %d is negative", c.MaxQueued)
 	case c.MaxQueued > 0 && c.MaxInflight == 0:

@@ -75,7 +75,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, e openai.Endpoint
 		return s.finish(ctx, p, out, unavailable("%s; try again soon", why))
 	}
 	// Before the request counts as running: one whose body never ends must not hold up a drain or take a place.
-	data, err := openai.ReadBody(w, r, 0)
+	data, done, err := s.readBody(w, r)
+	defer done()
 	if err != nil {
 		s.obs.Happened(EventValidation)
 		return s.finish(ctx, p, out, err)

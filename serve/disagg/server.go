@@ -44,6 +44,7 @@ type Server struct {
 	feeds    *feeds // nil = no router listens
 	ids      *IDs
 	keys     keyring
+	bodies   bodyBudget
 	client   *http.Client
 
 	tracer              *trace.Tracer
@@ -94,6 +95,7 @@ func New(cfg Config, parts Parts) (*Server, error) {
 	}
 	s.tracer, s.capture = parts.Tracer, parts.Capture
 	s.perf = newPerf(cfg.PerfRecords, s.now())
+	s.bodies.limit = cfg.MaxBodyMemory
 	s.keys, s.queue = newKeyring(cfg.APIKeys), newFairQueue(cfg.MaxInflight, cfg.MaxQueued)
 	s.ids = NewIDs(cfg.NodeID, cfg.ProcessID, s.now)
 	s.stop, s.stopNow = context.WithCancelCause(context.Background())

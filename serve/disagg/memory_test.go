@@ -1,0 +1,92 @@
+package disagg
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"tandem/serve/discovery"
+)
+
+// A client that does not read stops its worker's stream after what the connections hold, and is cut off.
+func TestSlowReaderHoldsLittle(t *testing.T) {
+	var sent atomic.Int64
+	event := chunkText(strings.Repeat("x", 64<<10))
+	g := newStub(t, discovery.Generation, func(_ int, _ seen, w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		for r.Context().Err() == nil {
+			n, err := io.WriteString(w, "data: "+event+"\n\n")
+			if err != nil {
+				return
+			}
+			sent.Add(int64(n))
+		}
+	})
+	r := newRig(t, []*stub{newStub(t, discovery.Context, ctxReply{}.script)}, []*stub{g},
+		withConfig(func(c *Config) { c.ClientWrite = 200 * time.Millisecond }))
+	conn, err := net.Dial("tcp", strings.TrimPrefix(r.front.URL, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.(*net.TCPConn).SetReadBuffer(16 << 10)
+	_, _ = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", completions, len(streamed), streamed)
+	if id := <-g.aborts; id != g.requests()[0].params.DisaggRequestID { // only because the client does not read
+		t.Errorf("abort for %d", id)
+	}
+	if n := sent.Load(); n > 32<<20 {
+		t.Errorf("the worker sent %d bytes to a client that reads nothing", n)
+	}
+}
+
+func TestBodiesHaveABudget(t *testing.T) {
+	r := one(t, ctxReply{}, genReply{}, withConfig(func(c *Config) { c.MaxBodyMemory = 4096 }))
+	r.post(completions, hello).wantOK(t, "ABC")
+	big := `{"model":"tiny","prompt":"` + strings.Repeat("x", 5000) + `"}`
+	a := r.post(completions, big)
+	a.wantError(t, 503, "try again")
+	if a.header.Get("Retry-After") == "" || len(r.ctx[0].requests()) != 1 {
+		t.Errorf("%v", a.header)
+	}
+	r.post(completions, hello).wantOK(t, "ABC")
+	r.front.Close() // waits for handlers
+	if r.s.bodies.used != 0 {
+		t.Errorf("%d bytes stay reserved", r.s.bodies.used)
+	}
+}
+
+func TestBudgetIsKept(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		b := bodyBudget{limit: int64(rapid.IntRange(1, 100).Draw(t, "limit"))}
+		held, resizes := []int64{}, []func(int64){}
+		sum := func() (n int64) {
+			for _, h := range held {
+				n += h
+			}
+			return n
+		}
+		for range rapid.IntRange(1, 40).Draw(t, "steps") {
+			n := int64(rapid.IntRange(0, 40).Draw(t, "bytes"))
+			if len(held) > 0 && rapid.Bool().Draw(t, "shrink") {
+				i := rapid.IntRange(0, len(held)-1).Draw(t, "which")
+				n = min(n, held[i])
+				resizes[i](n)
+				held[i] = n
+			} else if resize, ok := b.take(n); ok {
+				held, resizes = append(held, n), append(resizes, resize)
+			} else if sum()+n <= b.limit {
+				t.Fatal("refused with room")
+			}
+			if b.used != sum() || b.used > b.limit {
+				t.Fatalf("used %d of %d, held %d", b.used, b.limit, sum())
+			}
+		}
+	})
+}
