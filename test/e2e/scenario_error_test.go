@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"bufio"
 	"fmt"
 	"net/http"
 	"slices"
@@ -224,5 +225,45 @@ func TestStreamCutAnywhere(t *testing.T) {
 			t.Fatalf("ended at %d (whole event: %t): status %d, %v, %s", at, complete, got.status, got.err, got.raw)
 		}
 		within(t, 5*time.Second, "ready again", func() bool { return healthOf(r.url) == http.StatusOK })
+	}
+}
+
+// TestEventsComeAtOnce sends an event, with something behind it that is no
+// event yet or none for clients, and waits until the client has it.
+func TestEventsComeAtOnce(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, rigOf{})
+	seen := make(chan string, 8)
+	r.gen[0].setScript(func(c *call) {
+		for i, behind := range []string{"", ": ids 7\n\n", "\n\n", "data: {\"choi"} {
+			c.send(events(textChunk(c.leg, "A")) + events(textChunk(c.leg, fmt.Sprint("B", i))) + behind)
+			for _, want := range []string{"A", fmt.Sprint("B", i)} {
+				select {
+				case got := <-seen:
+					if !strings.Contains(got, `"text":"`+want+`"`) {
+						t.Errorf("the client got %s, want %s", got, want)
+					}
+				case <-time.After(5 * time.Second):
+					t.Errorf("%s with %q behind it did not come", want, behind)
+					return
+				}
+			}
+		}
+		c.send("ces\":[{\"index\":0,\"text\":\"\",\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n")
+	})
+	resp, err := client.Post(r.url+textPath, "application/json", strings.NewReader(strings.Replace(helloText, "}", `,"stream":true}`, 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	last := ""
+	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+		if strings.HasPrefix(lines.Text(), "data: ") {
+			last = lines.Text()
+			seen <- last
+		}
+	}
+	if last != "data: [DONE]" {
+		t.Errorf("the last event is %s", last)
 	}
 }
