@@ -11,7 +11,7 @@ CLIENTS := $(CURDIR)/.cache/clients
 ARGS    ?=
 
 # SOAK and FUZZTIME are durations; ARGS goes to `frontend up`, MODEL names another model.
-.PHONY: run build model clients test test-go test-race test-invariants test-e2e fuzz check tools format generate bench soak clean
+.PHONY: run build model clients test test-go test-race test-invariants test-e2e fuzz check tools format generate bench bench-frontend soak clean
 
 # --- run -----------------------------------------------------------------------------------------
 
@@ -91,6 +91,9 @@ generate: tools ## protobuf code (needs protoc)
 
 bench: build model ## prefill and decode beside llama.cpp, same file, same minute
 	@test/bench/run $(MODEL)
+
+bench-frontend: build ## what the frontend adds to a stream, beside other proxies, over stub workers
+	$(GO) run ./test/bench/frontend
 
 clean:
 	rm -rf bin .cache .tools
