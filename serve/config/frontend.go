@@ -26,6 +26,7 @@ type Frontend struct {
 
 	MaxRetries          int      `mapstructure:"max_retries"`
 	NoRetry             bool     `mapstructure:"disagg_no_retry"`
+	HedgeAfter          float64  `mapstructure:"hedge_first_leg_ms"` // 0 = off
 	MaxInflight         int      `mapstructure:"max_inflight_requests"`
 	AuthKey             string   `mapstructure:"internal_request_auth_key"` // literal, env:NAME or file:PATH
 	StripMessageHistory bool     `mapstructure:"gen_strip_message_history"`
@@ -393,6 +394,7 @@ func (f Frontend) disagg(key []byte) disagg.Config {
 		c.AdmissionTimeout = seconds(*f.AdmissionTimeout)
 	}
 	c.MaxRetries, c.NoRetry, c.MaxInflight = f.MaxRetries, f.NoRetry, f.MaxInflight
+	c.HedgeAfter = seconds(f.HedgeAfter / 1000)
 	c.MaxBodyMemory = int64(f.BodyMemoryMB) << 20
 	c.MaxQueued, c.QueueTimeout = f.MaxQueued, seconds(f.QueueTimeout)
 	c.StripMessageHistory, c.PromptIDsAsBytes = f.StripMessageHistory, f.PromptIDsAsBytes

@@ -17,6 +17,7 @@ const (
 	reasonRetry    = "retry"
 	reasonError    = "error"
 	reasonTimeout  = "timeout"
+	reasonHedge    = "hedge"
 	reasonShutdown = "shutdown"
 )
 

@@ -22,6 +22,7 @@ type Config struct {
 	MaxRetries       int           // further attempts of a leg after the first, 0..10
 	NoRetry          bool          // forces MaxRetries and the attempts for transient races to 0
 	MaxInflight      int           // requests at once, 0 = unlimited
+	HedgeAfter       time.Duration // without a ctx answer: a second attempt elsewhere; 0 = off
 	MaxQueued        int           // requests that wait for a place among MaxInflight
 	QueueTimeout     time.Duration // how long they wait
 	MaxBodyMemory    int64         // bytes of request bodies held at once, 0 = unlimited
@@ -94,6 +95,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("max_inflight_requests: %d is negative", c.MaxInflight)
 	case c.MaxBodyMemory < 0:
 		return errors.New("max_body_memory_mb: must not be negative")
+	case c.HedgeAfter < 0:
+		return errors.New("hedge_first_leg_ms: must not be negative")
 	case c.MaxQueued < 0:
 		return fmt.Errorf("max_queued_requests: %d is negative", c.MaxQueued)
 	case c.MaxQueued > 0 && c.MaxInflight == 0:

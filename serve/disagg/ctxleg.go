@@ -31,8 +31,7 @@ func (s *Server) contextLeg(ctx context.Context, p *RoutePlan) (*handoff, error)
 				s.obs.RequestRouted(s.now().Sub(p.Arrived))
 			}
 		}
-		id := s.ids.Next()
-		h, lerr := s.contextAttempt(ctx, p, sel, id)
+		h, lerr := s.hedgedAttempt(ctx, p, &sel, list, &t)
 		if lerr == nil {
 			served = true
 			return h, nil

@@ -41,6 +41,7 @@ const (
 	EventResume       Event = "streams_resumed_total"          // outcome: resumed, failed
 	EventUnauthorized Event = "unauthorized_requests_total"    // none
 	EventKey          Event = "api_key_requests_total"         // name of the key
+	EventHedge        Event = "hedged_requests_total"          // none
 	EventNoPlace      Event = "queue_refused_total"            // reason: full, displaced, timeout
 	EventRankInvalid  Event = "dp_rank_invalid_total"          // none
 )
