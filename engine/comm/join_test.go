@@ -134,7 +134,7 @@ func TestLateRanksAreNamed(t *testing.T) {
 		t.Error(err)
 	}
 	_, err = lis.Accept(t.Context())
-	for _, want := range []string{"ranks 1, 3 did not join within 300ms", "refused: rank 1 expect 5 ranks"} {
+	for _, want := range []string{"ranks 1, 3 did not join within 300ms", "refused: rank 1 expects 5 ranks"} {
 		if !errors.Is(err, ErrTimeout) || !strings.Contains(err.Error(), want) {
 			t.Errorf("root: %v, want %q", err, want)
 		}

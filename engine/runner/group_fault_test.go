@@ -345,7 +345,8 @@ func TestGroupHearsEvents(t *testing.T) {
 func TestGroupLeavesAStuckRank(t *testing.T) {
 	w := newWorld(t, worldConfig{size: 2, comm: func(c *comm.Config) { c.Timeout, c.StallAfter = 300*time.Millisecond, 50*time.Millisecond }})
 	stuck := make(chan struct{})
-	w.devices[1].strike(func() { <-stuck })
+	hang := func() { <-stuck }
+	w.devices[1].late.Store(&hang)
 	outs := burst(t, w.engines[0], 4, 50, nil)
 	errs := w.fall(partingTime + 10*time.Second)
 	if got := fmt.Sprint(errs); !strings.Contains(got, "rank 1 did not come to") {

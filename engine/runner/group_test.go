@@ -32,6 +32,7 @@ type lockDevice struct {
 	meet  *meeting
 	check func(*tensor.Batch) error // if set, judges batches
 	fault atomic.Pointer[func()]
+	late  atomic.Pointer[func()] // like fault, once the peers have met
 }
 
 // strike lets f happen once, on the rank's goroutine in its next pass.
@@ -80,10 +81,13 @@ func (d *lockDevice) Check(b *tensor.Batch) error {
 }
 
 func (d *lockDevice) Run(b *tensor.Batch) ([]float32, error) {
+	if f := d.fault.Swap(nil); f != nil {
+		(*f)()
+	}
 	if err := d.meet.join(d.t, d.rank, b.Rows(), b.RankRows); err != nil {
 		return nil, err
 	}
-	if f := d.fault.Swap(nil); f != nil {
+	if f := d.late.Swap(nil); f != nil {
 		(*f)()
 	}
 	return d.counting.Run(b)
