@@ -142,7 +142,7 @@ func (n *node) run(stop, hurry context.Context, ready func()) error {
 	srv := &http.Server{
 		Handler: n.discovered.handler(n.server.Handler()), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 		MaxHeaderBytes: 64 << 10,
-		ErrorLog: slog.NewLogLogger(n.log.Handler(), slog.LevelDebug),
+		ErrorLog:       slog.NewLogLogger(n.log.Handler(), slog.LevelDebug),
 	}
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(n.listener) }()

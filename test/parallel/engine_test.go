@@ -237,8 +237,11 @@ func handOver(ctx context.Context, from, to *runner.Engine, r *request.Request, 
 		return nil, fmt.Errorf("ctx: %w", err)
 	}
 	o, err := s.Next(ctx)
-	if err != nil || o.Err != nil || o.Finish != request.FinishNotFinished {
-		return nil, fmt.Errorf("ctx: %v %v %q", err, o.Err, o.Finish)
+	if err != nil {
+		return nil, fmt.Errorf("ctx: %w", err)
+	}
+	if o.Err != nil || o.Finish != request.FinishNotFinished {
+		return nil, fmt.Errorf("ctx ended %q: %w", o.Finish, o.Err)
 	}
 	rest := *r
 	rest.ID, rest.Kind, rest.TransferID, rest.FirstTokens = to.NewID(), request.GenerationOnly, id, o.Tokens
