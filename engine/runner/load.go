@@ -155,6 +155,9 @@ func Load(ctx context.Context, o LoadOptions) (_ *Loaded, err error) {
 			l.Close()
 		}
 	}()
+	if cores := cpu.DefaultThreads(); ranks.Len() > cores {
+		o.Logger.Warn("more ranks than cores: they take turns, and every step is as slow as the last of them", "ranks", ranks.Len(), "cores", cores)
+	}
 	for rank := ranks.First; rank <= ranks.Last; rank++ {
 		if err := l.rank(&o, ck, rank, ranks, core, kv); err != nil {
 			return nil, err
