@@ -52,7 +52,7 @@ func (e *Engine) iterate(r *rank) bool {
 	r.carry()
 	if b != nil {
 		r.fill(b)
-		res := r.forward(b)
+		res, _ := r.forward(b)
 		e.in.takeCancels(&e.mail)
 		e.cancel(r) // engine-core CA-1: before the results are applied
 		r.core.Apply(e.Now(), res)

@@ -68,8 +68,6 @@ type member struct {
 	comm comm.Comm
 	iter uint64
 
-	poster poster
-
 	own     []int // rows of this rank alone, by rank
 	rows    []lockstep.Row
 	payload []byte
@@ -144,7 +142,7 @@ func (e *Engine) Connect(ctx context.Context) error {
 	}
 	g.comm = group
 	for _, m := range g.members {
-		m.comm, m.poster = group.Rank(m.id), group.Rank(m.id)
+		m.comm = group.Rank(m.id)
 	}
 	return nil
 }
@@ -320,13 +318,13 @@ func (m *member) exchange(ctx context.Context) (*lockstep.Step, error) {
 	return step, err
 }
 
-// pass runs the forward, with or without own rows. Only an error of the group is
-// returned: others concern this rank's requests.
+// pass runs the forward, with or without own rows. Check has judged the batch, so
+// a pass that fails has left the peers in the middle of it: that ends the group.
 func (m *member) pass(step *lockstep.Step) error {
 	m.fill(step.Batch).RankRows = step.RankRows
-	res := m.forward(step.Batch)
-	if err := fatalOf(m.device); err != nil {
-		return err
+	res, ran := m.forward(step.Batch)
+	if !ran {
+		return fmt.Errorf("rank %d: %w", m.id, res.Err)
 	}
 	if step.Batch != nil {
 		m.lock.Apply(m.g.e.Now(), res)

@@ -254,6 +254,12 @@ func TestGroupFalls(t *testing.T) {
 			want: "routing state diverged",
 		},
 		{
+			// The fake pass of the other rank waits for it until the group ends.
+			name:  "a pass fails on one rank",
+			spoil: func(w *world) { w.devices[1].strike(func() { w.devices[1].broken.Store(true) }) },
+			want:  "a broken pass",
+		},
+		{
 			name: "an exchange is lost",
 			world: worldConfig{
 				comm: func(c *comm.Config) { c.Timeout, c.StallAfter = 300*time.Millisecond, 50*time.Millisecond },

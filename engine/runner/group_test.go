@@ -27,12 +27,13 @@ import (
 // when ranks run different passes, and never returns when one does not run.
 type lockDevice struct {
 	counting
-	t     *testing.T
-	rank  int
-	meet  *meeting
-	check func(*tensor.Batch) error // if set, judges batches
-	fault atomic.Pointer[func()]
-	late  atomic.Pointer[func()] // like fault, once the peers have met
+	t      *testing.T
+	rank   int
+	meet   *meeting
+	check  func(*tensor.Batch) error // if set, judges batches
+	fault  atomic.Pointer[func()]
+	broken atomic.Bool            // passes fail before the peers are met
+	late   atomic.Pointer[func()] // like fault, once the peers have met
 }
 
 // strike lets f happen once, on the rank's goroutine in its next pass.
@@ -83,6 +84,9 @@ func (d *lockDevice) Check(b *tensor.Batch) error {
 func (d *lockDevice) Run(b *tensor.Batch) ([]float32, error) {
 	if f := d.fault.Swap(nil); f != nil {
 		(*f)()
+	}
+	if d.broken.Load() {
+		return nil, errors.New("a broken pass")
 	}
 	if err := d.meet.join(d.t, d.rank, b.Rows(), b.RankRows); err != nil {
 		return nil, err

@@ -167,10 +167,9 @@ func (r *rank) fill(b *executor.Batch) *tensor.Batch {
 }
 
 // forward runs the filled batch on the device, and samples the rows of b, which
-// may be nil.
-// An error of the copies does not keep the rank from the pass, which its peers
-// have begun.
-func (r *rank) forward(b *executor.Batch) executor.Result {
+// may be nil. An error of the copies does not keep the rank from the pass, which
+// its peers have begun. ran is false if the pass itself failed.
+func (r *rank) forward(b *executor.Batch) (res executor.Result, ran bool) {
 	var copied error
 	if b != nil {
 		for _, c := range b.Copies {
@@ -180,14 +179,15 @@ func (r *rank) forward(b *executor.Batch) executor.Result {
 		}
 	}
 	logits, err := r.device.Run(&r.batch)
+	ran = err == nil
 	if err = errors.Join(copied, err); err != nil {
 		r.log.Error("a step failed", "rank", r.id, "rows", r.batch.Rows(), "error", err)
-		return executor.Result{Err: fmt.Errorf("a step with %d rows: %w", r.batch.Rows(), err)}
+		return executor.Result{Err: fmt.Errorf("a step with %d rows: %w", r.batch.Rows(), err)}, ran
 	}
 	if b == nil {
-		return executor.Result{}
+		return executor.Result{}, ran
 	}
-	return executor.Result{Sampled: r.samples.sample(b.Rows, logits)}
+	return executor.Result{Sampled: r.samples.sample(b.Rows, logits)}, ran
 }
 
 // bury ends every request that is still alive after the loop has ended.

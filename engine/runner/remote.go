@@ -130,11 +130,8 @@ func (m *member) post(p post) {
 	if err != nil {
 		panic("runner: " + err.Error()) // our own types
 	}
-	_ = m.poster.Post(data)
+	_ = m.comm.Post(data)
 }
-
-// poster is the part of a rank of comm that sends beside the collectives.
-type poster interface{ Post(msg []byte) error }
 
 // posted takes a message of a rank of another process.
 func (g *group) posted(from comm.Span, data []byte) {
