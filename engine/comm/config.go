@@ -52,8 +52,6 @@ type Config struct {
 	// 0 = 64 MiB.
 	MaxPayload uint32
 
-	// DataPort of the root for activations; 0 = any free one.
-	DataPort int
 	// Dial opens connections of a leaf; nil means TCP. For tests and proxies.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 
@@ -78,9 +76,6 @@ type Stall struct {
 func (c Config) Validate() error {
 	if c.Size < 1 || c.Size > math.MaxUint16 {
 		return fmt.Errorf("group size %d is out of range 1..%d", c.Size, math.MaxUint16)
-	}
-	if c.DataPort < 0 || c.DataPort > math.MaxUint16 {
-		return fmt.Errorf("data port %d is out of range 0..65535", c.DataPort)
 	}
 	if c.StallAfter < 0 || c.JoinTimeout < 0 {
 		return fmt.Errorf("group times must not be negative")

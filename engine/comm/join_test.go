@@ -244,7 +244,7 @@ func TestWrongRanks(t *testing.T) {
 	if _, err := Join(t.Context(), "nowhere", Span{1, 1}, Config{Size: 4}); err == nil {
 		t.Error("an address without a port")
 	}
-	for _, cfg := range []Config{{}, {Size: -1}, {Size: 1 << 16}, {Size: 1, DataPort: -1}, {Size: 1, JoinTimeout: -1}} {
+	for _, cfg := range []Config{{}, {Size: -1}, {Size: 1 << 16}, {Size: 1, JoinTimeout: -1}} {
 		if _, err := NewLocal(cfg); err == nil {
 			t.Errorf("%+v: no error", cfg)
 		}

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -56,7 +55,7 @@ func Listen(addr string, ranks Span, cfg Config) (*Listener, error) {
 		return nil, fmt.Errorf("listen for ranks: %w", err)
 	}
 	host, _, _ := net.SplitHostPort(lis.Addr().String())
-	data, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(cfg.DataPort)))
+	data, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
 	if err != nil {
 		lis.Close()
 		return nil, fmt.Errorf("listen for activations: %w", err)

@@ -149,16 +149,3 @@ func checkTable(table []Record, maxPayload uint32) error {
 	}
 	return nil
 }
-
-// RouteDivergence returns a *DivergenceError when the ranks' routing states
-// differ. The caller, who can dump its state, decides what to do with it.
-func RouteDivergence(table []Record) error {
-	for rank := range table {
-		if want, got := table[0].RouteDigest, table[rank].RouteDigest; got != want {
-			err := diverged("route_digest", rank, table[rank].Iter, fmt.Sprintf("%016x", want), fmt.Sprintf("%016x", got))
-			err.Op = OpExchange
-			return err
-		}
-	}
-	return nil
-}
