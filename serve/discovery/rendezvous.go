@@ -5,22 +5,9 @@ import (
 	"slices"
 )
 
-// Rendezvous returns the index in ids of the one that owns key by highest-random-weight hashing, -1 when ids is empty.
-// Frontends that see the same ids agree without talking to each other; when an id leaves, only its own keys move, and when
-// one joins, it takes about 1/len(ids) of them. The order of ids does not matter; equal ids count as one.
-func Rendezvous(key string, ids []string) int {
-	best, top := -1, uint64(0)
-	for i, id := range ids {
-		w := rendezvousWeight(key, id)
-		if best < 0 || w > top || w == top && id < ids[best] {
-			best, top = i, w
-		}
-	}
-	return best
-}
-
-// RendezvousOrder returns all indices of ids, the owner of key first and then those that would own it were the ones before
-// them gone: the order in which to try them.
+// RendezvousOrder returns all indices of ids by highest-random-weight hashing: the owner of key first, then those that would
+// own it were the ones before them gone. Frontends that see the same ids agree without talking to each other; when an id
+// leaves, only its own keys move, and when one joins, it takes about 1/len(ids) of them. The order of ids does not matter.
 func RendezvousOrder(key string, ids []string) []int {
 	order := make([]int, len(ids))
 	weights := make([]uint64, len(ids))

@@ -13,10 +13,10 @@ func TestRendezvousSpreadsAndMovesOnlyWhatItMust(t *testing.T) {
 	count, moved := map[string]int{}, 0
 	for i := range 4000 {
 		key := fmt.Sprintf("conversation-%d", i)
-		owner := ids[Rendezvous(key, ids)]
+		owner := ids[RendezvousOrder(key, ids)[0]]
 		count[owner]++
 		fewer := ids[:3]
-		now := fewer[Rendezvous(key, fewer)]
+		now := fewer[RendezvousOrder(key, fewer)[0]]
 		if owner != ids[3] && now != owner {
 			t.Fatalf("%s moved from %s to %s although its owner stayed", key, owner, now)
 		}
@@ -32,7 +32,7 @@ func TestRendezvousSpreadsAndMovesOnlyWhatItMust(t *testing.T) {
 	if moved != count[ids[3]] {
 		t.Errorf("%d keys moved, %d had to", moved, count[ids[3]])
 	}
-	if Rendezvous("k", nil) != -1 {
+	if len(RendezvousOrder("k", nil)) != 0 {
 		t.Error("nobody owns a key of an empty set")
 	}
 }
@@ -51,7 +51,7 @@ func TestRendezvousOrder(t *testing.T) {
 		order := RendezvousOrder(key, ids)
 		left := slices.Clone(ids)
 		for _, at := range order {
-			if got := left[Rendezvous(key, left)]; got != ids[at] {
+			if got := left[RendezvousOrder(key, left)[0]]; got != ids[at] {
 				t.Fatalf("next is %s, the order says %s", got, ids[at])
 			}
 			left = slices.DeleteFunc(left, func(id string) bool { return id == ids[at] })

@@ -2,7 +2,6 @@ package router
 
 import (
 	"cmp"
-	"encoding/binary"
 	"math"
 	"slices"
 
@@ -94,15 +93,16 @@ func (r *Consistent) key(req *Request) (key blockhash.Hash, named bool) {
 	return blockhash.Next(root, units[:r.block]), true
 }
 
-// order sorts instances by the hash of key and name, highest first.
+// order sorts instances in the order in which they own key.
 func order(list []discovery.Instance, key blockhash.Hash) {
-	weight := func(id string) uint64 {
-		h := blockhash.Root("instance", id, string(key[:]))
-		return binary.LittleEndian.Uint64(h[:])
+	ids := make([]string, len(list))
+	for i := range list {
+		ids[i] = list[i].ID
 	}
-	slices.SortFunc(list, func(a, b discovery.Instance) int {
-		return cmp.Or(cmp.Compare(weight(b.ID), weight(a.ID)), cmp.Compare(a.ID, b.ID))
-	})
+	was := slices.Clone(list)
+	for to, from := range discovery.RendezvousOrder(string(key[:]), ids) {
+		list[to] = was[from]
+	}
 }
 
 // Forget implements Router; nothing is remembered.
