@@ -14,7 +14,9 @@ func (p *process) spread(o *runner.LoadOptions, key []byte) {
 	o.Ranks, o.AttentionDP, o.ADP = c.TensorParallelSize, c.ADP(), c.AttentionDP.Settings
 	o.SplitMLP, o.HangTimeout = c.ADP() && c.AttentionDP.DenseMLP == config.DenseSplit, c.HangTimeout()
 	if g := p.group; g != nil {
-		o.Group = &runner.GroupOptions{Addr: g.Addr, First: g.First, Last: g.Last, Key: key}
+		o.Group = &runner.GroupOptions{
+			Addr: g.Addr, First: g.First, Last: g.Last, Key: key, Host: wireHost(p.host, p.listener.Addr()),
+		}
 		p.log.Info("the instance is ready when all its ranks have joined", "ranks", g, "of", c.TensorParallelSize, "rank_group", g.Addr)
 	}
 }

@@ -49,14 +49,19 @@ func TestSpread(t *testing.T) {
 		}},
 		{"over processes", adp + "tensor_parallel_size: 4", "h:1", "2-3", func(o *runner.LoadOptions) bool {
 			g := o.Group
-			return g != nil && g.Addr == "h:1" && g.First == 2 && g.Last == 3 && string(g.Key) == "secret"
+			return g != nil && g.Addr == "h:1" && g.First == 2 && g.Last == 3 && string(g.Key) == "secret" && g.Host == "0.0.0.0" // other hosts fetch moved blocks there
 		}},
 	} {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ln.Close()
 		w, _, err := config.LoadWorker(executor.Ctx, config.Source{Data: []byte(tc.yaml), LookupEnv: func(string) (string, bool) { return "", false }})
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := &process{cfg: w, log: slog.New(slog.NewTextHandler(io.Discard, nil))}
+		p := &process{cfg: w, host: "0.0.0.0", listener: ln, log: slog.New(slog.NewTextHandler(io.Discard, nil))}
 		if p.group, err = w.Group(tc.group, tc.ranks); err != nil {
 			t.Fatal(err)
 		}
