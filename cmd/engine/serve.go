@@ -126,9 +126,6 @@ func serve(ctx context.Context, modelName string, f serveFlags, changed func(str
 	if err != nil {
 		return err
 	}
-	if cfg.Backend == "cuda" {
-		return errors.New("no CUDA device: this binary was built without CUDA support; use --backend auto or cpu")
-	}
 	path, err := hub.Locate(modelName)
 	if err != nil {
 		return err
@@ -292,7 +289,8 @@ func (p *process) drain(server *http.Server, handler *worker.Server, stop contex
 func (p *process) load(ctx context.Context, path string, key []byte) (*runner.Loaded, error) {
 	p.log.Info("loading", "model", p.model, "role", p.role)
 	o := runner.LoadOptions{
-		Path: path, ServedName: p.cfg.ServedModelName, DefaultName: p.servedName(), Core: p.cfg.Core(p.role), Threads: p.cfg.Threads,
+		Path: path, ServedName: p.cfg.ServedModelName, DefaultName: p.servedName(), Core: p.cfg.Core(p.role),
+		Backend: p.cfg.Backend, Threads: p.cfg.Threads,
 		PoolTokens: p.cfg.KVCache.MaxTokens, Incarnation: uuid.NewString(), Logger: p.log,
 	}
 	if p.cfg.KVCache.DType == "float32" {

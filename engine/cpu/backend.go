@@ -107,23 +107,10 @@ func (b *Backend) Close() {
 	}
 }
 
-// MemoryReport says where a backend's memory goes.
-type MemoryReport struct {
-	ISA             string // instruction set level in use
-	Threads         int
-	WeightBytes     int // matrices and vectors that this backend packed
-	SharedBytes     int // others that it uses, and another backend of the Store packed
-	KVBytes         int // the whole pool
-	ActivationBytes int // for MaxRows rows, without the logits
-	// HugeBytes is how much of the process's memory the system has put in huge
-	// pages so far, -1 when it does not say.
-	HugeBytes int
-}
-
 // MemoryReport reads the current figures; it may take milliseconds.
-func (b *Backend) MemoryReport() MemoryReport {
-	r := MemoryReport{
-		ISA: b.level.String(), Threads: b.threads, KVBytes: b.cfg.KV.Blocks * b.kv.BlockBytes(), HugeBytes: hugeBytes(),
+func (b *Backend) MemoryReport() tensor.MemoryReport {
+	r := tensor.MemoryReport{
+		Device: b.level.String(), Threads: b.threads, KVBytes: b.cfg.KV.Blocks * b.kv.BlockBytes(), HugeBytes: hugeBytes(),
 	}
 	if !b.closed {
 		r.WeightBytes, r.SharedBytes = b.packed, b.shared

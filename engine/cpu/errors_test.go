@@ -277,7 +277,7 @@ func TestReports(t *testing.T) {
 	cfg.Loaded = func(name string, bytes int) { names = append(names, name) }
 	b := build(t, newWeights(tinyShape, 1), cfg)
 	r := b.MemoryReport()
-	if r.KVBytes != 4*cfg.KV.BlockBytes() || r.WeightBytes == 0 || r.ActivationBytes == 0 || r.Threads != 1 || r.ISA == "" {
+	if r.KVBytes != 4*cfg.KV.BlockBytes() || r.WeightBytes == 0 || r.ActivationBytes == 0 || r.Threads != 1 || r.Device == "" {
 		t.Errorf("got %+v", r)
 	}
 	if len(names) != 9 || !strings.Contains(b.Info(), "1 threads") {

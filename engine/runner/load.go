@@ -13,7 +13,6 @@ import (
 
 	"tandem/engine/adprouter"
 	"tandem/engine/comm"
-	"tandem/engine/cpu"
 	"tandem/engine/executor"
 	"tandem/engine/lockstep"
 	"tandem/engine/model"
@@ -32,7 +31,8 @@ type LoadOptions struct {
 	// DefaultName may be empty too: then the checkpoint's own name counts, then that of its file or folder.
 	DefaultName string
 	Core        executor.Config // Vocab, Blocks, Layout, Namespace, Incarnation and Endpoint are filled in here
-	Threads     int             // 0 = one per physical core
+	Backend     string          // "cpu", "cuda", or "auto" (also empty): the best there is
+	Threads     int             // of the CPU, 0 = one per physical core
 	ISA         string          // empty = best
 	KVDType     tensor.DType    // Invalid = BF16
 	PoolTokens  int             // of the KV pool, 0 = by memory
@@ -64,15 +64,15 @@ type GroupOptions struct {
 // has stopped.
 type Loaded struct {
 	Engine    *Engine
-	Backends  []*cpu.Backend // of the ranks of this process
+	Backends  []Backend // of the ranks of this process
 	Tokenizer *tokenizer.Tokenizer
 	Template  *chat.Template // nil: the model has none
 	EOS       []int32
 	Config    model.Config
 
-	store  *cpu.Store
-	links  []*lateGroup // of Backends
-	server *wire.Server
+	devices devices
+	links   []*lateGroup // of Backends
+	server  *wire.Server
 }
 
 // Close stops transfers and frees the devices.
@@ -87,12 +87,12 @@ func (l *Loaded) Close() {
 	for _, b := range l.Backends {
 		b.Close()
 	}
-	_ = l.store.Close() // only a backend that is open could keep it
+	l.devices.close()
 }
 
 // Memory reports where the memory of all ranks of this process goes.
-func (l *Loaded) Memory() cpu.MemoryReport {
-	var all cpu.MemoryReport
+func (l *Loaded) Memory() tensor.MemoryReport {
+	var all tensor.MemoryReport
 	for i, b := range l.Backends {
 		r := b.MemoryReport()
 		if i == 0 {
@@ -103,7 +103,7 @@ func (l *Loaded) Memory() cpu.MemoryReport {
 		all.KVBytes += r.KVBytes
 		all.ActivationBytes += r.ActivationBytes
 	}
-	all.WeightBytes = l.store.Bytes()
+	all.WeightBytes = l.devices.weights()
 	return all
 }
 
@@ -117,7 +117,7 @@ func (l *Loaded) KVTokens() int {
 	return len(l.Backends) * i.Blocks * i.BlockTokens
 }
 
-// Load opens a model, packs it for the CPU and puts an engine on it. With ranks
+// Load opens a model, packs it for the device and puts an engine on it. With ranks
 // in other processes it returns when these have come. The engine is not running
 // yet.
 func Load(ctx context.Context, o LoadOptions) (_ *Loaded, err error) {
@@ -133,7 +133,7 @@ func Load(ctx context.Context, o LoadOptions) (_ *Loaded, err error) {
 		return nil, err
 	}
 	defer ck.Close() // weights are copied when packed
-	l := &Loaded{Config: ck.Config, store: cpu.NewStore()}
+	l := &Loaded{Config: ck.Config}
 	if !o.TokensOnly {
 		if err := l.text(ck, o.Logger); err != nil {
 			return nil, fmt.Errorf("%s: %w", o.Path, err)
@@ -146,8 +146,7 @@ func Load(ctx context.Context, o LoadOptions) (_ *Loaded, err error) {
 	if err := o.parallel(ranks.First).Check(&ck.Config); err != nil {
 		return nil, fmt.Errorf("%s: %w", o.Path, err)
 	}
-	core, kv := o.sizes(ck.Config, ranks)
-	if err := checkPool(kv, o.PoolTokens, ranks.Len(), totalMemory()); err != nil {
+	if l.devices, err = openDevices(&o); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -155,8 +154,10 @@ func Load(ctx context.Context, o LoadOptions) (_ *Loaded, err error) {
 			l.Close()
 		}
 	}()
-	if cores := cpu.DefaultThreads(); ranks.Len() > cores {
-		o.Logger.Warn("more ranks than cores: they take turns, and every step is as slow as the last of them", "ranks", ranks.Len(), "cores", cores)
+	share, most := l.devices.pool(ranks.Len())
+	core, kv := o.sizes(ck.Config, ranks, share)
+	if err := checkPool(kv, o.PoolTokens, ranks.Len(), most); err != nil {
+		return nil, err
 	}
 	for rank := ranks.First; rank <= ranks.Last; rank++ {
 		if err := l.rank(&o, ck, rank, ranks, core, kv); err != nil {
@@ -187,14 +188,12 @@ func (o *LoadOptions) parallel(rank int) model.Parallel {
 func (l *Loaded) rank(o *LoadOptions, ck *model.Checkpoint, rank int, ranks comm.Span, core executor.Config, kv tensor.KVShape) error {
 	part := o.parallel(rank)
 	_, kv.KVHeads = part.KVHeads(&ck.Config)
-	c := cpu.Config{
-		Threads: o.threads(rank-ranks.First, ranks.Len()), KV: kv, MaxRows: core.MaxNumTokens, ISA: o.ISA, Loaded: o.Loaded, Store: l.store,
-	}
+	c := backendConfig{index: rank - ranks.First, of: ranks.Len(), kv: kv, maxRows: core.MaxNumTokens}
 	if part.Size > 1 {
-		link := &lateGroup{id: rank, size: part.Size}
-		l.links, c.Group = append(l.links, link), link
+		c.link = &lateGroup{id: rank, size: part.Size}
+		l.links = append(l.links, c.link)
 	}
-	b, err := cpu.New(c)
+	b, err := l.devices.make(c)
 	if err != nil {
 		return err
 	}
@@ -206,18 +205,6 @@ func (l *Loaded) rank(o *LoadOptions, ck *model.Checkpoint, rank int, ranks comm
 		return fmt.Errorf("%s: %w", ck.Path, err)
 	}
 	return nil
-}
-
-// threads is the share of the i-th of n ranks in the compute threads.
-func (o *LoadOptions) threads(i, n int) int {
-	if n == 1 {
-		return o.Threads
-	}
-	total := o.Threads
-	if total == 0 {
-		total = cpu.DefaultThreads()
-	}
-	return max(1, total*(i+1)/n-total*i/n)
 }
 
 // text makes tokenizer, template and end tokens.
@@ -273,8 +260,9 @@ func ends(lists ...[]int32) (all []int32) {
 }
 
 // sizes fixes context length and the pool of each rank. The shape has the KV
-// heads of the rank that has the most.
-func (o *LoadOptions) sizes(m model.Config, ranks comm.Span) (executor.Config, tensor.KVShape) {
+// heads of the rank that has the most; share is the bytes for the pools of these
+// ranks when nobody says how large they should be, 0 = unknown.
+func (o *LoadOptions) sizes(m model.Config, ranks comm.Span, share int64) (executor.Config, tensor.KVShape) {
 	core := o.Core
 	core.Vocab = m.Vocab
 	if core.MaxSeqLen == 0 || core.MaxSeqLen > m.Context {
@@ -301,7 +289,7 @@ func (o *LoadOptions) sizes(m model.Config, ranks comm.Span) (executor.Config, t
 	if kv.DType == tensor.Invalid {
 		kv.DType = tensor.BF16
 	}
-	kv.Blocks = poolBlocks(core, kv, o.PoolTokens, ranks.Len())
+	kv.Blocks = poolBlocks(core, kv, o.PoolTokens, share/int64(ranks.Len()))
 	core.Blocks = kv.Blocks
 	// A chat that names no max_tokens asks for the whole context, so one that cannot fit would never be served.
 	if room := kv.Blocks * core.BlockTokens; room < core.MaxSeqLen {
@@ -326,7 +314,7 @@ func (l *Loaded) engine(ctx context.Context, o *LoadOptions, ck *model.Checkpoin
 	name := cmp.Or(o.ServedName, o.DefaultName, ownName(ck))
 	core.Incarnation = o.Incarnation
 	core.Layout = transfer.Layout{
-		Layers: kv.Layers, KVHeads: ck.Config.KVHeads, HeadDim: kv.HeadDim, DType: kv.DType.String(), BlockTokens: kv.BlockTokens, Packing: cpu.Packing,
+		Layers: kv.Layers, KVHeads: ck.Config.KVHeads, HeadDim: kv.HeadDim, DType: kv.DType.String(), BlockTokens: kv.BlockTokens, Packing: l.devices.packing(),
 	}
 	fingerprint := ck.Fingerprint()
 	if core.Namespace == "" {
@@ -464,12 +452,3 @@ func (l *Loaded) attentionDP(ctx context.Context, o *LoadOptions, cfg Config, ra
 	}
 	return nil
 }
-
-// lateGroup is the place of a device in a group that it is made before.
-type lateGroup struct {
-	comm.Comm
-	id, size int
-}
-
-func (g *lateGroup) ID() int   { return g.id }
-func (g *lateGroup) Size() int { return g.size }

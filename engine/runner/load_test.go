@@ -30,7 +30,7 @@ func TestSizes(t *testing.T) {
 		var log strings.Builder
 		o := LoadOptions{Core: executor.DefaultConfig(), PoolTokens: c.pool, Logger: slog.New(slog.NewTextHandler(&log, nil))}
 		o.Core.MaxSeqLen, o.Core.MaxBatch = c.seq, c.batch
-		core, kv := o.sizes(m, comm.Span{})
+		core, kv := o.sizes(m, comm.Span{}, 0)
 		if core.MaxSeqLen != c.wantSeq || kv.Blocks != c.wantBlk || core.Blocks != c.wantBlk {
 			t.Errorf("%s: max_seq_len %d with %d blocks, want %d with %d", c.name, core.MaxSeqLen, kv.Blocks, c.wantSeq, c.wantBlk)
 		}
@@ -43,7 +43,7 @@ func TestSizes(t *testing.T) {
 func TestSlidingWindowIsTold(t *testing.T) {
 	var log strings.Builder
 	o := LoadOptions{Core: executor.DefaultConfig(), PoolTokens: 4096, Logger: slog.New(slog.NewTextHandler(&log, nil))}
-	core, _ := o.sizes(model.Config{Vocab: 100, Layers: 1, KVHeads: 1, HeadDim: 8, Context: 512, Window: 512}, comm.Span{})
+	core, _ := o.sizes(model.Config{Vocab: 100, Layers: 1, KVHeads: 1, HeadDim: 8, Context: 512, Window: 512}, comm.Span{}, 0)
 	if core.MaxSeqLen != 512 || !strings.Contains(log.String(), "sliding window") {
 		t.Errorf("max_seq_len %d, log %q", core.MaxSeqLen, log.String())
 	}

@@ -18,15 +18,15 @@ const memoryShare = 0.25
 
 // poolBlocks returns the blocks of the KV pool of one of this process's ranks:
 // tokens if given, else what max_batch_size sequences of full length need, at
-// most its part of a share of the memory.
-func poolBlocks(core executor.Config, kv tensor.KVShape, tokens, ranks int) int {
+// most share bytes unless that is 0.
+func poolBlocks(core executor.Config, kv tensor.KVShape, tokens int, share int64) int {
 	blocks := func(n int) int { return (n + core.BlockTokens - 1) / core.BlockTokens }
 	if tokens > 0 {
 		return blocks(tokens)
 	}
 	want := core.MaxBatch * blocks(core.MaxSeqLen)
-	if free := availableMemory(); free > 0 {
-		want = min(want, int(float64(free)*memoryShare)/(ranks*kv.BlockBytes()))
+	if share > 0 {
+		want = min(want, int(share)/kv.BlockBytes())
 	}
 	return max(want, 1)
 }

@@ -10,8 +10,8 @@ import (
 	"sync"
 
 	"tandem/engine/comm"
-	"tandem/engine/cpu"
 	"tandem/engine/tensor"
+	"tandem/engine/transfer"
 )
 
 // tensorGroup is this process's part of the ranks that share every request. Rank
@@ -294,9 +294,11 @@ func (l *Loaded) tensorParallel(ctx context.Context, o *LoadOptions, cfg Config,
 	for _, b := range l.Backends {
 		t.leader.local = append(t.leader.local, b)
 	}
-	memory := &splitMemory{backends: l.Backends, layers: cfg.Core.Layout.Layers, heads: cfg.Core.Layout.KVHeads}
-	for rank := range l.Backends {
+	layout := cfg.Core.Layout
+	memory := &splitMemory{layers: layout.Layers, heads: layout.KVHeads, tile: layout.BlockBytes() / (2 * layout.Layers * layout.KVHeads)}
+	for rank, b := range l.Backends {
 		first, n := o.parallel(rank).KVHeads(&l.Config)
+		memory.pools = append(memory.pools, b)
 		memory.parts = append(memory.parts, headRange{first, n})
 	}
 	if l.Engine, err = New(cfg, t.leader, l.transport(0, memory)); err == nil {
@@ -362,38 +364,55 @@ type headRange struct{ first, n int }
 // order of an unsplit one, so that hand-overs between workers of different
 // tensor_parallel_size work.
 type splitMemory struct {
-	backends      []*cpu.Backend
+	pools         []transfer.Memory
 	parts         []headRange
 	layers, heads int
+	tile          int // bytes of keys or values of one head in a block
 }
 
 // Block returns nil: no block lies in one piece.
 func (m *splitMemory) Block(int32) []byte { return nil }
 
 // BlockBytes is the size of a block with all heads.
-func (m *splitMemory) BlockBytes() int { return m.tile() * 2 * m.layers * m.heads }
-
-// tile is the bytes of keys or values of one head in a block.
-func (m *splitMemory) tile() int { return len(m.backends[0].Block(0)) / (2 * m.layers * m.parts[0].n) }
+func (m *splitMemory) BlockBytes() int { return m.tile * 2 * m.layers * m.heads }
 
 // Read copies a block to dst.
 func (m *splitMemory) Read(id int32, dst []byte) {
-	m.each(id, func(own, whole int, block []byte, n int) { copy(dst[whole:whole+n], block[own:]) })
+	for rank := range m.parts {
+		block, split := m.part(rank, id)
+		if split != nil {
+			split.Read(id, block)
+		}
+		m.each(rank, func(own, whole, n int) { copy(dst[whole:whole+n], block[own:]) })
+	}
 }
 
 // Write copies src to a block. Heads that several ranks have go to each of them.
 func (m *splitMemory) Write(id int32, src []byte) {
-	m.each(id, func(own, whole int, block []byte, n int) { copy(block[own:own+n], src[whole:]) })
+	for rank := range m.parts {
+		block, split := m.part(rank, id)
+		m.each(rank, func(own, whole, n int) { copy(block[own:own+n], src[whole:]) })
+		if split != nil {
+			split.Write(id, block)
+		}
+	}
+}
+
+// part is a rank's share of a block: the bytes themselves, or a buffer for them
+// and the memory behind it.
+func (m *splitMemory) part(rank int, id int32) ([]byte, transfer.SplitMemory) {
+	if block := m.pools[rank].Block(id); block != nil {
+		return block, nil
+	}
+	split := m.pools[rank].(transfer.SplitMemory)
+	return make([]byte, split.BlockBytes()), split
 }
 
 // each calls f for every stretch of a rank's block: where it begins there and in
 // the whole block, and its bytes.
-func (m *splitMemory) each(id int32, f func(own, whole int, block []byte, n int)) {
-	tile := m.tile()
-	for rank, part := range m.parts {
-		block := m.backends[rank].Block(id)
-		for i := range 2 * m.layers {
-			f(i*part.n*tile, (i*m.heads+part.first)*tile, block, part.n*tile)
-		}
+func (m *splitMemory) each(rank int, f func(own, whole, n int)) {
+	part := m.parts[rank]
+	for i := range 2 * m.layers {
+		f(i*part.n*m.tile, (i*m.heads+part.first)*m.tile, part.n*m.tile)
 	}
 }

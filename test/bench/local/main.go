@@ -20,7 +20,6 @@ import (
 	"strings"
 	"time"
 
-	"tandem/engine/cpu"
 	"tandem/engine/executor"
 	"tandem/engine/hub"
 	"tandem/engine/runner"
@@ -146,7 +145,7 @@ func median(v []float64) float64 {
 // measured without its server.
 type engine struct {
 	loaded *runner.Loaded
-	b      *cpu.Backend
+	b      runner.Backend
 	batch  tensor.Batch
 }
 

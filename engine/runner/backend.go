@@ -1,0 +1,115 @@
+package runner
+
+import (
+	"fmt"
+
+	"tandem/engine/comm"
+	"tandem/engine/cpu"
+	"tandem/engine/model"
+	"tandem/engine/tensor"
+	"tandem/engine/transfer"
+)
+
+// Backend is a device that loads a model and holds the KV pool of one rank. Its
+// memory may be a transfer.SplitMemory too, where Block returns nil because the
+// blocks are not the host's.
+type Backend interface {
+	Device
+	model.Ops
+	transfer.Memory
+	// Seal ends the recording of the forward pass; vocab is the logits of a row.
+	Seal(vocab int) error
+	// Info describes the backend in one line for the log.
+	Info() string
+	MemoryReport() tensor.MemoryReport
+	// Close frees everything. No run may be in progress, and no transfer may touch
+	// a block any more.
+	Close()
+}
+
+// backendConfig is what one rank's backend is made for.
+type backendConfig struct {
+	index, of int // the rank's place among those of this process
+	kv        tensor.KVShape
+	maxRows   int
+	link      *lateGroup // nil = no group
+}
+
+// devices makes the backends of this process's ranks, all of one kind.
+type devices interface {
+	make(backendConfig) (Backend, error)
+	// packing names the order of bytes inside a KV block.
+	packing() string
+	// pool is the bytes that the KV pools of n ranks may take together when nobody
+	// says how many, 0 = unknown; most is what there is at all.
+	pool(n int) (share, most int64)
+	// weights is the bytes of the weights of all ranks.
+	weights() int
+	// close ends what the backends share, after them.
+	close()
+}
+
+// openDevices finds the devices that o asks for.
+func openDevices(o *LoadOptions) (devices, error) {
+	switch o.Backend {
+	case "", "auto", "cpu":
+		return &cpuDevices{o: o, store: cpu.NewStore()}, nil
+	case "cuda":
+		return nil, fmt.Errorf("no CUDA device: this binary was built without CUDA support; use --backend auto or cpu")
+	}
+	return nil, fmt.Errorf("backend: %q is unknown: auto, cpu or cuda", o.Backend)
+}
+
+// cpuDevices are shares of the cores, over weights that the ranks have in common.
+type cpuDevices struct {
+	o     *LoadOptions
+	store *cpu.Store
+}
+
+func (d *cpuDevices) make(c backendConfig) (Backend, error) {
+	var group cpu.Group
+	if c.link != nil {
+		group = c.link
+	}
+	if cores := cpu.DefaultThreads(); c.index == 0 && c.of > cores {
+		d.o.Logger.Warn("more ranks than cores: they take turns, and every step is as slow as the last of them", "ranks", c.of, "cores", cores)
+	}
+	b, err := cpu.New(cpu.Config{
+		Threads: d.threads(c.index, c.of), KV: c.kv, MaxRows: c.maxRows, ISA: d.o.ISA, Loaded: d.o.Loaded, Store: d.store, Group: group,
+	})
+	if err != nil {
+		return nil, err // not a nil *cpu.Backend in the interface
+	}
+	return b, nil
+}
+
+func (d *cpuDevices) packing() string { return cpu.Packing }
+
+func (d *cpuDevices) pool(int) (share, most int64) {
+	return int64(float64(availableMemory()) * memoryShare), totalMemory()
+}
+
+func (d *cpuDevices) weights() int { return d.store.Bytes() }
+
+func (d *cpuDevices) close() { _ = d.store.Close() } // only a backend that is open could keep it
+
+// threads is the share of the i-th of n ranks in the compute threads.
+func (d *cpuDevices) threads(i, n int) int {
+	if n == 1 {
+		return d.o.Threads
+	}
+	total := d.o.Threads
+	if total == 0 {
+		total = cpu.DefaultThreads()
+	}
+	return max(1, total*(i+1)/n-total*i/n)
+}
+
+// lateGroup is the place of a device in a group that it is made before.
+type lateGroup struct {
+	comm.Comm
+	id, size int
+}
+
+func (g *lateGroup) ID() int   { return g.id }
+func (g *lateGroup) Size() int { return g.size }
