@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 
 	"tandem/serve/disagg"
@@ -8,10 +9,11 @@ import (
 
 // Guard says who may send how much.
 type Guard struct {
-	APIKeys      []APIKey `mapstructure:"api_keys"`            // empty = everybody
-	MaxQueued    int      `mapstructure:"max_queued_requests"` // wait for a place of max_inflight_requests
-	QueueTimeout float64  `mapstructure:"queue_timeout_sec"`   // how long they wait
-	BodyMemoryMB int      `mapstructure:"max_body_memory_mb"`  // of request bodies held at once, 0 = unlimited
+	APIKeys       []APIKey `mapstructure:"api_keys"`              // empty = everybody
+	IsolateCaches bool     `mapstructure:"isolate_tenant_caches"` // no key's prompts find blocks of another's
+	MaxQueued     int      `mapstructure:"max_queued_requests"`   // wait for a place of max_inflight_requests
+	QueueTimeout  float64  `mapstructure:"queue_timeout_sec"`     // how long they wait
+	BodyMemoryMB  int      `mapstructure:"max_body_memory_mb"`    // of request bodies held at once, 0 = unlimited
 }
 
 // APIKey is one client, or a group of them.
@@ -32,6 +34,9 @@ func (g Guard) validate() error {
 	if g.BodyMemoryMB < 0 || g.BodyMemoryMB > 1<<20 {
 		return fmt.Errorf("max_body_memory_mb: %d is outside 0..%d", g.BodyMemoryMB, 1<<20)
 	}
+	if g.IsolateCaches && len(g.APIKeys) == 0 {
+		return errors.New("isolate_tenant_caches: has no effect without api_keys, whose holders it sets apart")
+	}
 	for i, k := range g.APIKeys {
 		switch {
 		case k.Name == "":
@@ -45,6 +50,7 @@ func (g Guard) validate() error {
 
 // apply fills in the part of the server's configuration and reads the keys.
 func (g Guard) apply(c *disagg.Config) error {
+	c.IsolateCaches = g.IsolateCaches
 	for i, k := range g.APIKeys {
 		key, err := Secret(fmt.Sprintf("api_keys[%d].key", i), k.Key)
 		if err != nil {

@@ -40,6 +40,7 @@ type Config struct {
 	Conditional         bool               // requests of which a gen worker has nearly all run there alone
 	MaxLocalPrefill     int                // prompt tokens that it may then have to compute
 	APIKeys             []APIKey           // of clients, empty = everybody
+	IsolateCaches       bool               // no key's prompts find blocks of another's
 	WorkerTLS           *tls.Config        // for workers at https:// addresses, nil = the defaults
 	AuthKey             []byte             // signs protected fields, empty = unsigned
 	ReturnPerf          bool               // tell clients where the time of their request went
@@ -105,6 +106,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("node_id: %d is outside 0..255", c.NodeID)
 	case c.ProcessID < 0 || c.ProcessID > 63:
 		return fmt.Errorf("process id %d is outside 0..63", c.ProcessID)
+	case c.IsolateCaches && len(c.APIKeys) == 0:
+		return errors.New("isolate_tenant_caches: has no effect without api_keys, whose holders it sets apart")
 	case len(c.AuthKey) > 0 && len(c.AuthKey) < 16:
 		return errors.New("internal_request_auth_key: must have at least 16 bytes")
 	}

@@ -84,7 +84,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, e openai.Endpoint
 	plan, err := s.admit(data, r.Header, e, p)
 	who, _ := s.keys.find(r.Header) // guard has refused who has none
 	if err == nil {
-		err = plan.setTenant(who.name)
+		err = plan.setTenant(who)
 	}
 	if err != nil {
 		s.obs.Happened(EventValidation)

@@ -54,11 +54,17 @@ type ringKey struct {
 	name   string
 	weight float64
 	sum    [sha256.Size]byte
+	caches saltmaker // nil = prompts without a cache_salt share their cache with those of other keys
 }
 
-func newKeyring(keys []APIKey) (ring keyring) {
+// newKeyring reads the keys. With isolate each gets caches of its own, sealed with secret, or without one by the key itself.
+func newKeyring(keys []APIKey, isolate bool, secret []byte) (ring keyring) {
 	for _, k := range keys {
-		ring = append(ring, ringKey{k.Name, k.Weight, sha256.Sum256([]byte(k.Key))})
+		r := ringKey{name: k.Name, weight: k.Weight, sum: sha256.Sum256([]byte(k.Key))}
+		if isolate {
+			r.caches = newSaltmaker(k, secret)
+		}
+		ring = append(ring, r)
 	}
 	return ring
 }

@@ -96,31 +96,6 @@ func (p *RoutePlan) routing(role discovery.Role, candidates func() []discovery.I
 	}
 }
 
-// ofTenant sets a name apart from other tenants' equal ones.
-func (p *RoutePlan) ofTenant(separator, name string) string {
-	if p.Tenant == "" || name == "" {
-		return name
-	}
-	return p.Tenant + separator + name
-}
-
-// setTenant makes the request one of a tenant's. Its cache_salt becomes the tenant's own: else one who guesses another's
-// could tell by time what that one's prompts begin with.
-func (p *RoutePlan) setTenant(name string) error {
-	p.Tenant = name
-	salt := p.ofTenant("/", p.Req.CacheSalt)
-	if salt == p.Req.CacheSalt {
-		return nil
-	}
-	if len(salt) > openai.MaxCacheSalt {
-		return openai.Invalid("cache_salt", "cache_salt has %d bytes: with this API key the limit is %d",
-			len(p.Req.CacheSalt), openai.MaxCacheSalt-len(name)-1)
-	}
-	p.Req.CacheSalt = salt
-	p.Req.Body.Set("cache_salt", openai.AppendString(nil, salt))
-	return nil
-}
-
 // base copies the client's body with the resolved conversation id in it.
 func (p *RoutePlan) base(role discovery.Role) openai.Body {
 	body := p.Req.Body.Clone()

@@ -96,7 +96,7 @@ func New(cfg Config, parts Parts) (*Server, error) {
 	s.tracer, s.capture = parts.Tracer, parts.Capture
 	s.perf = newPerf(cfg.PerfRecords, s.now())
 	s.bodies.limit = cfg.MaxBodyMemory
-	s.keys, s.queue = newKeyring(cfg.APIKeys), newFairQueue(cfg.MaxInflight, cfg.MaxQueued)
+	s.keys, s.queue = newKeyring(cfg.APIKeys, cfg.IsolateCaches, cfg.AuthKey), newFairQueue(cfg.MaxInflight, cfg.MaxQueued)
 	s.ids = NewIDs(cfg.NodeID, cfg.ProcessID, s.now)
 	s.stop, s.stopNow = context.WithCancelCause(context.Background())
 	s.startFeeds()

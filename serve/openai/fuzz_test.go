@@ -71,15 +71,20 @@ func FuzzDisaggParams(f *testing.F) {
 	})
 }
 
-// FuzzEventReader: events put together are the stream, whatever the cuts.
+// FuzzEventReader: events put together are the stream, and are the same ones however the network cuts it.
 func FuzzEventReader(f *testing.F) {
-	f.Add([]byte("data: a\n\n: c\r\n\r\ndata: b\ndata: c\n\n"))
-	f.Add([]byte("\n\n\ndata"))
-	f.Fuzz(func(t *testing.T, data []byte) {
+	f.Add([]byte("data: a\n\n: c\r\n\r\ndata: b\ndata: c\n\n"), byte(2))
+	f.Add([]byte("\n\n\ndata"), byte(0))
+	f.Fuzz(func(t *testing.T, data []byte, piece byte) {
 		r := NewEventReader(bytes.NewReader(data), 1<<16)
+		cut := NewEventReader(&pieces{data, int(piece%16) + 1}, 1<<16)
 		rest := data
 		for {
 			ev, err := r.Next()
+			ev = bytes.Clone(ev)
+			if other, oerr := cut.Next(); !bytes.Equal(other, ev) || !errors.Is(oerr, err) {
+				t.Fatalf("in pieces %q, %v; at once %q, %v", other, oerr, ev, err)
+			}
 			if err != nil {
 				if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, ErrEventTooLong) {
 					t.Fatal(err)
@@ -94,6 +99,21 @@ func FuzzEventReader(f *testing.F) {
 			EventData(ev)
 		}
 	})
+}
+
+// pieces reads data n bytes at a time.
+type pieces struct {
+	data []byte
+	n    int
+}
+
+func (p *pieces) Read(to []byte) (int, error) {
+	if len(p.data) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(to, p.data[:min(p.n, len(p.data))])
+	p.data = p.data[n:]
+	return n, nil
 }
 
 func FuzzAppendString(f *testing.F) {
