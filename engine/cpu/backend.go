@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"tandem/engine/pass"
 	"tandem/engine/tensor"
 	kernels "tandem/kernels/cpu"
 )
@@ -18,6 +19,7 @@ var ErrClosed = errors.New("the CPU backend is closed")
 // one rank. One goroutine at a time may use it, except that Block may be called
 // from others between New and Close.
 type Backend struct {
+	*pass.Recorder
 	cfg      Config
 	level    kernels.Level
 	threads  int
@@ -29,22 +31,12 @@ type Backend struct {
 	shared   int // bytes of the store that others put there before
 	matrices []*kernels.Matrix
 	vectors  [][]float32
-	buffers  []buffer
 	segments []segment
 	open     segment // that ops are added to
 	parts    []int   // of a collective, by rank
 
-	err    error // first recording error
-	sealed bool
-	closed bool
-	heads  int // query heads, 0 before the first attention op
-	vocab  int // rows of the output matrix, of all ranks
-	tokens int // rows of the embedding
-	// equalRows: the pass gathers columns of own rows, so that all ranks must have
-	// as many.
-	equalRows bool
-	// sharesRows: there are buffers for the rows of all ranks, which must fit.
-	sharesRows bool
+	runnable bool // sealed, and the program too
+	closed   bool
 }
 
 // New starts the threads and maps the KV pool. Pages of the pool take memory
@@ -54,9 +46,14 @@ func New(cfg Config) (*Backend, error) {
 		return nil, fmt.Errorf("CPU backend: %w", err)
 	}
 	b := &Backend{cfg: cfg, threads: cfg.Threads, store: cfg.Store}
-	if cfg.Group != nil {
-		b.parts = make([]int, cfg.Group.Size())
+	limits := pass.Config{
+		KV: cfg.KV, MaxRows: cfg.MaxRows, MaxSharedRows: cfg.sharedRows(), MaxExperts: kernels.MaxExperts, MaxUsed: kernels.MaxUsed,
 	}
+	if g := cfg.Group; g != nil {
+		b.parts = make([]int, g.Size())
+		limits.Rank, limits.Ranks = g.ID(), g.Size()
+	}
+	b.Recorder = pass.New(limits)
 	if b.store == nil {
 		b.store = NewStore()
 	}
@@ -94,6 +91,7 @@ func (b *Backend) Close() {
 		return
 	}
 	b.closed = true
+	b.Recorder.Close(ErrClosed)
 	if b.prog != nil {
 		b.prog.Close()
 	}
@@ -115,7 +113,7 @@ func (b *Backend) MemoryReport() tensor.MemoryReport {
 	if !b.closed {
 		r.WeightBytes, r.SharedBytes = b.packed, b.shared
 	}
-	if b.sealed && !b.closed {
+	if b.runnable && !b.closed {
 		r.ActivationBytes = b.prog.Bytes()
 	}
 	return r

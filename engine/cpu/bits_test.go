@@ -89,7 +89,7 @@ func raggedRun(t *testing.T, b *Backend, rng *rand.Rand, prompts [][]int32, want
 		n := (len(p) + 15) / 16
 		pages[i], free = free[:n], free[n:]
 	}
-	vocab := b.vocab
+	vocab := b.Vocab
 	for left := true; left; {
 		left = false
 		var batch tensor.Batch

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"tandem/engine/pass"
 	"tandem/engine/tensor"
 )
 
@@ -64,8 +65,8 @@ func TestRunRefusesBadBatches(t *testing.T) {
 				t.Fatalf("good batch: %v", err)
 			}
 			breakIt(batch)
-			if _, err := b.Run(batch); !errors.Is(err, ErrBatch) {
-				t.Fatalf("got %v, want ErrBatch", err)
+			if _, err := b.Run(batch); !errors.Is(err, pass.ErrBatch) {
+				t.Fatalf("got %v, want pass.ErrBatch", err)
 			}
 		})
 	}
@@ -233,11 +234,11 @@ func TestClosedAndUnsealedBackends(t *testing.T) {
 func TestBlockIDs(t *testing.T) {
 	b := build(t, newWeights(tinyShape, 1), tinyConfig())
 	for _, id := range []int32{-1, 4} {
-		if b.Block(id) != nil || !errors.Is(b.CopyBlockPrefix(id, 0, 1), ErrBatch) || !errors.Is(b.CopyBlockPrefix(0, id, 1), ErrBatch) {
+		if b.Block(id) != nil || !errors.Is(b.CopyBlockPrefix(id, 0, 1), pass.ErrBatch) || !errors.Is(b.CopyBlockPrefix(0, id, 1), pass.ErrBatch) {
 			t.Errorf("block %d of 4 was accepted", id)
 		}
 	}
-	if !errors.Is(b.CopyBlockPrefix(0, 1, 17), ErrBatch) {
+	if !errors.Is(b.CopyBlockPrefix(0, 1, 17), pass.ErrBatch) {
 		t.Error("17 tokens of 16 were accepted")
 	}
 }

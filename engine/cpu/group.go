@@ -2,9 +2,9 @@ package cpu
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
+	"tandem/engine/pass"
 	"tandem/engine/tensor"
 	kernels "tandem/kernels/cpu"
 )
@@ -27,8 +27,6 @@ type Group interface {
 	ReduceScatter(ctx context.Context, dst, src []float32, rows []int, width int) error
 }
 
-var errNoGroup = errors.New("the backend has no group")
-
 // collective ends the open segment with a meeting of the ranks.
 func (b *Backend) collective(meet func(*tensor.Batch) error) {
 	s := b.open
@@ -37,64 +35,27 @@ func (b *Backend) collective(meet func(*tensor.Batch) error) {
 	b.open = segment{from: s.to, to: s.to}
 }
 
-// begin keeps the first error of a collective op, and tells whether it can be
-// recorded.
-func (b *Backend) begin(checks ...error) bool {
-	switch {
-	case b.closed:
-		b.fail(ErrClosed)
-	case b.sealed:
-		b.fail(errors.New("record: the forward pass is sealed"))
-	case b.cfg.Group == nil:
-		b.fail(errNoGroup)
-	}
-	for _, err := range checks {
-		b.fail(err)
-	}
-	return b.err == nil
-}
-
-// cuts declares column cuts; own is how many columns this rank must have, or -1.
-func (b *Backend) cuts(op string, cuts []int, own int) (int, error) {
-	g := b.cfg.Group
-	if g == nil {
-		return 0, errNoGroup
-	}
-	if b.closed || b.sealed {
-		return 0, nil // record reports it
-	}
-	if len(cuts) != g.Size()+1 || cuts[0] != 0 || cuts[g.Size()] > maxWidth {
-		return 0, fmt.Errorf("%s: cuts %v, must be %d from 0 to at most %d", op, cuts, g.Size()+1, maxWidth)
-	}
+// cuts declares checked column cuts.
+func (b *Backend) cuts(cuts []int) (int, error) {
 	list := make([]int32, len(cuts))
-	for r := range g.Size() {
-		if list[r+1] = int32(cuts[r+1]); cuts[r+1] < cuts[r] {
-			return 0, fmt.Errorf("%s: cuts %v, must ascend", op, cuts)
-		}
+	for i, c := range cuts {
+		list[i] = int32(c)
 	}
-	if n := cuts[g.ID()+1] - cuts[g.ID()]; own >= 0 && n != own {
-		return 0, fmt.Errorf("%s: cuts %v give rank %d %d rows, its matrix has %d", op, cuts, g.ID(), n, own)
-	}
-	return b.prog.Cuts(g.ID(), list)
+	return b.prog.Cuts(b.cfg.Group.ID(), list)
 }
 
-// GatherColumns completes a buffer of which each rank has written its columns.
-func (b *Backend) GatherColumns(h tensor.Buffer, cuts []int) {
-	const op = "gather columns"
-	if !b.begin() {
-		return
-	}
-	c, err := b.cuts(op, cuts, -1)
-	if !b.begin(err) || !b.begin(b.buffer(op, "it", h, cuts[len(cuts)-1])) {
-		return
+// gatherBuffer completes a buffer of which each rank has written its columns.
+func (b *Backend) gatherBuffer(op *pass.Op) error {
+	c, err := b.cuts(op.Cuts)
+	if err != nil {
+		return err
 	}
 	rows := (*tensor.Batch).Rows
-	if b.buffers[h].shared {
+	if b.Buffers[op.Out].Shared {
 		rows = func(batch *tensor.Batch) int { return sum(batch.RankRows) }
-	} else {
-		b.equalRows = true
 	}
-	b.gatherColumns(int(h), c, cuts, op, rows, func(n int) []float32 { return b.prog.Data(int(h), n) })
+	h := int(op.Out)
+	return b.gatherColumns(h, c, op.Cuts, "gather columns", rows, func(n int) []float32 { return b.prog.Data(h, n) })
 }
 
 func sum(rows []int) (total int) {
@@ -107,10 +68,12 @@ func sum(rows []int) (total int) {
 // gatherColumns packs this rank's columns of a buffer or of the logits, gathers
 // and unpacks those of the others. The columns of a single row are contiguous and
 // stay where they are, which data gives.
-func (b *Backend) gatherColumns(in, c int, cuts []int, op string, rows func(*tensor.Batch) int, data func(n int) []float32) {
+func (b *Backend) gatherColumns(in, c int, cuts []int, op string, rows func(*tensor.Batch) int, data func(n int) []float32) error {
 	out := max(in, 0)
-	cuts, id, width := append([]int(nil), cuts...), b.cfg.Group.ID(), cuts[len(cuts)-1]
-	b.record(kernels.Op{Kind: kernels.Pack, In: in, Out: out, Cuts: c})
+	id, width := b.cfg.Group.ID(), cuts[len(cuts)-1]
+	if err := b.add(kernels.Op{Kind: kernels.Pack, In: in, Out: out, Cuts: c}); err != nil {
+		return err
+	}
 	b.collective(func(batch *tensor.Batch) error {
 		n, dst := rows(batch), []float32(nil)
 		if n == 1 {
@@ -124,7 +87,7 @@ func (b *Backend) gatherColumns(in, c int, cuts []int, op string, rows func(*ten
 		err := b.cfg.Group.AllGather(context.Background(), dst, dst[n*cuts[id]:n*cuts[id+1]], b.parts, 1)
 		return because(op, err)
 	})
-	b.record(kernels.Op{Kind: kernels.Unpack, In: in, Out: out, Cuts: c})
+	return b.add(kernels.Op{Kind: kernels.Unpack, In: in, Out: out, Cuts: c})
 }
 
 // because says which collective failed.
@@ -135,55 +98,29 @@ func because(op string, err error) error {
 	return fmt.Errorf("%s: %w", op, err)
 }
 
-// GatherRows sets out, which is shared, to the rows that all ranks have in x.
-func (b *Backend) GatherRows(out, x tensor.Buffer) {
-	const op = "gather rows"
-	to, _ := b.lookup(out)
-	if !b.begin(b.buffer(op, "output", out, to.width), b.buffer(op, "input", x, to.width),
-		b.allRows(op, out), b.whole(op, out), b.ownRows(op, x), b.whole(op, x)) {
-		return
-	}
+// gatherRows sets a shared buffer to the rows that all ranks have.
+func (b *Backend) gatherRows(op *pass.Op) {
+	in, out, width := int(op.In), int(op.Out), b.Buffers[op.Out].Width
 	b.collective(func(batch *tensor.Batch) error {
-		dst := b.prog.Data(int(out), sum(batch.RankRows)*to.width)
-		src := b.prog.Data(int(x), batch.Rows()*to.width)
-		return because(op, b.cfg.Group.AllGather(context.Background(), dst, src, batch.RankRows, to.width))
+		dst, src := b.prog.Data(out, sum(batch.RankRows)*width), b.prog.Data(in, batch.Rows()*width)
+		return because("gather rows", b.cfg.Group.AllGather(context.Background(), dst, src, batch.RankRows, width))
 	})
 }
 
-// OwnRows sets x to this rank's rows of in, which is shared.
-func (b *Backend) OwnRows(x, in tensor.Buffer) {
-	const op = "own rows"
-	from, _ := b.lookup(in)
-	if b.begin(b.buffer(op, "input", in, from.width), b.buffer(op, "output", x, from.width), b.ownRows(op, x), b.allRows(op, in)) {
-		b.record(kernels.Op{Kind: kernels.OwnRows, In: int(in), Out: int(x)})
+// addShares sums the ranks' shares of this rank's rows, and adds them.
+func (b *Backend) addShares(op *pass.Op) error {
+	share, id, width := int(op.In), b.cfg.Group.ID(), b.Buffers[op.In].Width
+	meet := func(batch *tensor.Batch) error { return b.allReduce(b.prog.Data(share, batch.Rows()*width)) }
+	if b.Buffers[op.In].Shared {
+		meet = func(batch *tensor.Batch) error {
+			first := sum(batch.RankRows[:id])
+			src := b.prog.Data(share, sum(batch.RankRows)*width)
+			dst := src[first*width : (first+batch.Rows())*width]
+			return b.cfg.Group.ReduceScatter(context.Background(), dst, src, batch.RankRows, width)
+		}
 	}
-}
-
-// AddShares adds to each own row of x the sum over the ranks' values of that row
-// in share, which is lost by it. share is shared, or of own rows where all ranks
-// have the same.
-func (b *Backend) AddShares(x, share tensor.Buffer) {
-	const op = "add shares"
-	from, _ := b.lookup(share)
-	if !b.begin(b.buffer(op, "share", share, from.width), b.buffer(op, "output", x, from.width),
-		b.ownRows(op, x), b.whole(op, share), b.apart(op, x, share)) {
-		return
-	}
-	id, width := b.cfg.Group.ID(), from.width
-	defer func() { b.record(kernels.Op{Kind: kernels.AddRows, In: int(share), Out: int(x)}) }()
-	if !from.shared {
-		b.equalRows = true
-		b.collective(func(batch *tensor.Batch) error {
-			return because(op, b.allReduce(b.prog.Data(int(share), batch.Rows()*width)))
-		})
-		return
-	}
-	b.collective(func(batch *tensor.Batch) error {
-		first := sum(batch.RankRows[:id])
-		src := b.prog.Data(int(share), sum(batch.RankRows)*width)
-		dst := src[first*width : (first+batch.Rows())*width]
-		return because(op, b.cfg.Group.ReduceScatter(context.Background(), dst, src, batch.RankRows, width))
-	})
+	b.collective(func(batch *tensor.Batch) error { return because("add shares", meet(batch)) })
+	return b.add(kernels.Op{Kind: kernels.AddRows, In: share, Out: int(op.Out)})
 }
 
 // allReduce replaces values, as many on every rank, by their sums over the ranks:

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"tandem/engine/pass"
 	"tandem/engine/tensor"
 )
 
@@ -89,13 +90,13 @@ func TestOpsOfAGroupNeedOne(t *testing.T) {
 			t.Fatal(err)
 		}
 		x := b.Buffer(32)
-		if b.Columns(x, 4, 8); b.err != nil {
-			t.Fatalf("a view: %v", b.err)
+		if b.Columns(x, 4, 8); b.Err() != nil {
+			t.Fatalf("a view: %v", b.Err())
 		}
 		_, _ = b.Vector(host("v", tensor.F32, make([]float32, 32), 32))
 		_, _ = b.Matrix(host("w", tensor.F32, make([]float32, 32*32), 32, 32))
 		rec(b, x)
-		if err := b.Seal(32); err == nil || !strings.Contains(err.Error(), errNoGroup.Error()) {
+		if err := b.Seal(32); err == nil || !strings.Contains(err.Error(), pass.ErrNoGroup.Error()) {
 			t.Errorf("%s: got %v", name, err)
 		}
 		b.Close()

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"tandem/engine/pass"
 	"tandem/engine/tensor"
 )
 
@@ -150,7 +151,7 @@ func TestAttentionDataParallelBits(t *testing.T) {
 func checkADP(t *testing.T, one *Backend, ranks []*Backend) {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(2, uint64(len(ranks))))
-	seqs := sequencesOf(rng, one.vocab, 290, 3, 100, 40, 60, 17)
+	seqs := sequencesOf(rng, one.Vocab, 290, 3, 100, 40, 60, 17)
 	for step, chunk := range chunkSizes {
 		var all tensor.Batch
 		all.Reset()
@@ -220,11 +221,11 @@ func TestBadBatchMeetsNobody(t *testing.T) {
 			t.Fatal(err)
 		}
 		spoil(&batch)
-		if err := ranks[1].Check(&batch); !errors.Is(err, ErrBatch) {
+		if err := ranks[1].Check(&batch); !errors.Is(err, pass.ErrBatch) {
 			t.Errorf("%s: check gives %v", name, err)
 			continue // Run would wait for the peer
 		}
-		if _, err := ranks[1].Run(&batch); !errors.Is(err, ErrBatch) || errors.Is(err, ErrGroup) {
+		if _, err := ranks[1].Run(&batch); !errors.Is(err, pass.ErrBatch) || errors.Is(err, ErrGroup) {
 			t.Errorf("%s: run gives %v", name, err)
 		}
 	}
@@ -248,7 +249,7 @@ func TestRowsOfAllRanksMustFit(t *testing.T) {
 			batch.Reset()
 			batch.Add(make([]int32, rows), 0, shuffledPages(rand.New(rand.NewPCG(1, 1)), 20, 96), false)
 			batch.RankRows = []int{rows, rows}
-			if err := ranks[0].Check(&batch); errors.Is(err, ErrBatch) != (!tp && rows > 165) {
+			if err := ranks[0].Check(&batch); errors.Is(err, pass.ErrBatch) != (!tp && rows > 165) {
 				t.Errorf("%d rows each, split rows %t: %v", rows, tp, err)
 			}
 		}
@@ -288,7 +289,7 @@ func TestLostPeer(t *testing.T) {
 		got <- err
 	}()
 	world.fail(errFake)
-	if err := <-got; !errors.Is(err, ErrGroup) || !errors.Is(err, errFake) || errors.Is(err, ErrBatch) || !strings.Contains(err.Error(), "gather rows") {
+	if err := <-got; !errors.Is(err, ErrGroup) || !errors.Is(err, errFake) || errors.Is(err, pass.ErrBatch) || !strings.Contains(err.Error(), "gather rows") {
 		t.Errorf("got %v", err)
 	}
 }

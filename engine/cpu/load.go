@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 
+	"tandem/engine/pass"
 	"tandem/engine/tensor"
 	kernels "tandem/kernels/cpu"
 )
@@ -59,7 +60,7 @@ func (b *Backend) pack(parts []tensor.Host, interleaved bool) (tensor.Matrix, er
 		return tensor.None, fmt.Errorf("tensor %q: %w", parts[0].Name, err)
 	}
 	b.matrices = append(b.matrices, w.matrix)
-	return tensor.Matrix(len(b.matrices) - 1), nil
+	return b.AddMatrix(pass.Matrix{Rows: w.matrix.Rows, Cols: w.matrix.Cols, GateUp: interleaved}), nil
 }
 
 // weight builds parts, or gets them from the store of several backends if it has
@@ -120,7 +121,7 @@ func (b *Backend) Vector(parts ...tensor.Host) (tensor.Vector, error) {
 		return tensor.None, err
 	}
 	b.vectors = append(b.vectors, w.vector)
-	return tensor.Vector(len(b.vectors) - 1), nil
+	return b.AddVector(len(w.vector)), nil
 }
 
 func appendFloats(to []float32, h tensor.Host) ([]float32, error) {

@@ -179,8 +179,8 @@ func TestExpertErrors(t *testing.T) {
 			x := b.Buffer(32)
 			out := x
 			b.MoE(out, x, m)
-			if b.err != nil {
-				t.Fatalf("before it is spoiled: %v", b.err)
+			if b.Err() != nil {
+				t.Fatalf("before it is spoiled: %v", b.Err())
 			}
 			spoil(b, &m, &out)
 			b.MoE(out, x, m)
