@@ -133,22 +133,30 @@ func ask(ctx context.Context, base, path string, body object, headers ...string)
 		r.streamed = true
 		return r, r.readStream(resp, path)
 	}
-	data, err := io.ReadAll(resp.Body)
-	if err != nil {
+	if err := r.readWhole(resp.Body); err != nil {
 		return nil, err
+	}
+	return r, nil
+}
+
+// readWhole reads an answer that is not streamed.
+func (r *result) readWhole(body io.Reader) error {
+	data, err := io.ReadAll(body)
+	if err != nil {
+		return err
 	}
 	var a reply
 	if err := json.Unmarshal(data, &a); err != nil {
-		return nil, fmt.Errorf("%w in %s", err, data)
+		return fmt.Errorf("%w in %s", err, data)
 	}
 	if len(a.Choices) != 1 || a.Usage == nil {
-		return nil, fmt.Errorf("the answer needs one choice and usage: %s", data)
+		return fmt.Errorf("the answer needs one choice and usage: %s", data)
 	}
 	if a.Choices[0].Internal != nil || bytes.Contains(data, []byte("disaggregated_params")) {
-		return nil, fmt.Errorf("the answer shows internals: %s", data)
+		return fmt.Errorf("the answer shows internals: %s", data)
 	}
 	r.promptIDs = a.PromptIDs
-	return r, r.add(&a)
+	return r.add(&a)
 }
 
 // streamOf calls each for every event of a stream and tells how it ended.

@@ -1,0 +1,46 @@
+package tinymodel
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"tandem/engine/model"
+	"tandem/engine/tokenizer"
+)
+
+// The servable model opens, its tokenizer gives back what it took, and the same seed gives the same files.
+func TestServable(t *testing.T) {
+	dirs := []string{t.TempDir(), t.TempDir()}
+	for _, dir := range dirs {
+		if err := WriteServable(dir, 7); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"} {
+		a, err := os.ReadFile(filepath.Join(dirs[0], name))
+		b, _ := os.ReadFile(filepath.Join(dirs[1], name))
+		if err != nil || string(a) != string(b) {
+			t.Errorf("%s differs, %v", name, err)
+		}
+	}
+	c, err := model.Open(dirs[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	data := c.Tokenizer
+	tok, err := tokenizer.FromJSON(data.JSON, data.ConfigJSON)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []string{"one two", "größe €", " \n\x00\x7f"} {
+		ids, err := tok.Encode(s, tokenizer.EncodeOptions{AddSpecial: true})
+		if got := tok.Decode(ids, false); err != nil || got != s || len(ids) != len(s) {
+			t.Errorf("%q: %d ids, %q, %v", s, len(ids), got, err)
+		}
+	}
+	if eos := tok.EOS(); len(eos) != 1 || eos[0] != 0 {
+		t.Errorf("end of text %v", eos)
+	}
+}
