@@ -95,5 +95,9 @@ bench: build model ## prefill and decode beside llama.cpp, same file, same minut
 bench-frontend: build ## what the frontend adds to a stream, beside other proxies, over stub workers
 	$(GO) run ./test/bench/frontend
 
+# --- CUDA -------------------------------------------------------------------------------------------
+
+include kernels/cuda/cuda.mk
+
 clean:
 	rm -rf bin .cache .tools

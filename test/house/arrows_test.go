@@ -103,7 +103,8 @@ func TestForeignPackagesStayInTheirPlace(t *testing.T) {
 		"github.com/prometheus/client_golang": {"serve/metrics", "cmd/*"},
 		"google.golang.org/grpc":              {"engine/transfer/*", "engine/comm*", "serve/discovery/etcd"},
 		"go.etcd.io/etcd":                     {"serve/discovery/etcd"},
-		"C":                                   {"kernels/*"},
+		"gorgonia.org/cu":                     {"engine/cuda/gpu"},
+		"C":                                   {"kernels/*", "engine/cuda*"},
 	}
 	for _, s := range load(t) {
 		if s.test {
