@@ -16,6 +16,7 @@ func (s *Server) consider(p *RoutePlan) {
 	if err != nil {
 		return // the gen leg will say what is wrong
 	}
+	s.homes.keep(p, discovery.Generation, s.routers[discovery.Generation])
 	p.reserved = sel
 	// Without token ids the match is a guess in other units.
 	if p.tokens != nil && sel.Matched > 0 && sel.Prompt-sel.Matched <= s.cfg.MaxLocalPrefill {

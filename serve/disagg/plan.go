@@ -88,12 +88,20 @@ func (p *RoutePlan) view(role discovery.Role) conversation.View {
 
 // routing is the placement question of a leg.
 func (p *RoutePlan) routing(role discovery.Role, candidates func() []discovery.Instance, exclude []string) router.Request {
-	v := p.view(role)
 	return router.Request{
-		RoutingID: p.ofTenant("\x00", v.RoutingID()), ConversationID: p.ofTenant("\x00", v.ConversationID),
+		RoutingID: p.routingID(role), ConversationID: p.ownID(role),
 		Tokens: p.tokens, Learned: p.learned, Text: p.text, Salt: p.Req.CacheSalt,
 		MaxTokens: p.Req.MaxTokensOr(0), Generation: role == discovery.Generation, Candidates: candidates, Exclude: exclude,
 	}
+}
+
+// routingID names what a leg is placed by, and ownID the request's own conversation, "" = none.
+func (p *RoutePlan) routingID(role discovery.Role) string {
+	return p.ofTenant("\x00", p.view(role).RoutingID())
+}
+
+func (p *RoutePlan) ownID(role discovery.Role) string {
+	return p.ofTenant("\x00", p.view(role).ConversationID)
 }
 
 // base copies the client's body with the resolved conversation id in it.

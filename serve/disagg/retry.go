@@ -74,6 +74,7 @@ func (s *Server) choose(p *RoutePlan, role discovery.Role, list func() []discove
 		s.kvMatched.Add(uint64(sel.Matched))
 		s.kvPrompt.Add(uint64(sel.Prompt))
 	}
+	s.homes.keep(p, role, r)
 	return sel, err // callers compare with router.ErrNoServers
 }
 

@@ -16,6 +16,7 @@ func (s *Server) run(ctx context.Context, p *RoutePlan, out *client) error {
 	if err := s.choosePath(p); err != nil {
 		return err
 	}
+	s.homes.find(ctx, p, s.routers)
 	s.tokenise(p)
 	s.consider(p)
 	defer func() { p.reserved.Reservation.Release(false) }()

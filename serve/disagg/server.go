@@ -26,6 +26,7 @@ type Parts struct {
 	Now        func() time.Time // nil = time.Now
 	Metrics    http.Handler     // nil = no /metrics
 	Prompts    *Prompts         // nil = routers see texts, and token ids only of clients that send them
+	Homes      Homes            // nil = this frontend alone knows where conversations live
 	Warnings   []discovery.Warning
 }
 
@@ -42,6 +43,7 @@ type Server struct {
 	warnings []discovery.Warning
 	prompts  *Prompts
 	feeds    *feeds // nil = no router listens
+	homes    *homes // nil = not shared
 	ids      *IDs
 	keys     keyring
 	bodies   bodyBudget
@@ -98,6 +100,12 @@ func New(cfg Config, parts Parts) (*Server, error) {
 	s.bodies.limit = cfg.MaxBodyMemory
 	s.keys, s.queue = newKeyring(cfg.APIKeys, cfg.IsolateCaches, cfg.AuthKey), newFairQueue(cfg.MaxInflight, cfg.MaxQueued)
 	s.ids = NewIDs(cfg.NodeID, cfg.ProcessID, s.now)
+	s.homes = newHomes(parts.Homes, s.obs, s.now, func(code, message string) {
+		if message != "" {
+			s.log.Warn(message, "code", code)
+		}
+		s.reg.SetWarning(code, message)
+	})
 	s.stop, s.stopNow = context.WithCancelCause(context.Background())
 	s.startFeeds()
 	return s, nil
@@ -184,6 +192,7 @@ func (s *Server) Drain(ctx context.Context) {
 func (s *Server) Close() {
 	s.stopNow(errShutdown)
 	s.background.Wait()
+	s.homes.close()
 	s.client.CloseIdleConnections()
 }
 

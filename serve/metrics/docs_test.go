@@ -117,6 +117,7 @@ func TestPageHasTheFrontendMetrics(t *testing.T) {
 	m.Happened(disagg.EventAffinity, disagg.RoleContext)
 	m.Happened(disagg.EventResume, "resumed")
 	m.Happened(disagg.EventKey, "a")
+	m.Happened(disagg.EventHome, "found")
 	m.Happened(disagg.EventNoPlace, "full")
 	m.Happened(disagg.EventForcedRank, disagg.RoleContext, "engine")
 	reg.compare(t, "## Frontend")

@@ -65,6 +65,7 @@ func NewFrontend(reg prometheus.Registerer, snapshot func() (s disagg.Snapshot, 
 		{disagg.EventKey, "Requests with a valid API key.", []string{"key"}},
 		{disagg.EventHedge, "Slow ctx legs that were tried at a second worker.", nil},
 		{disagg.EventNoPlace, "Requests refused because too many run and wait.", []string{"reason"}},
+		{disagg.EventHome, "Conversations that this frontend did not know and asked disagg_coordinator_url for.", []string{"outcome"}},
 		{disagg.EventRankInvalid, "Ranks that the router chose and the worker does not have.", nil},
 		{disagg.EventHandoffLapse, "Hand-overs whose blocks were gone when a gen worker asked.", nil},
 	} {

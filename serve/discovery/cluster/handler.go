@@ -25,10 +25,10 @@ func (s *Storage) Handler(access Access) http.Handler {
 	mux.HandleFunc("POST /set", s.set)
 	mux.HandleFunc("GET /get", func(w http.ResponseWriter, r *http.Request) {
 		value, ok := s.Get(r.URL.Query().Get("key"))
-		s.answer(w, ok, value)
+		answer(w, ok, value)
 	})
 	mux.HandleFunc("DELETE /delete", func(w http.ResponseWriter, r *http.Request) {
-		s.answer(w, s.Delete(r.URL.Query().Get("key")), true)
+		answer(w, s.Delete(r.URL.Query().Get("key")), true)
 	})
 	mux.HandleFunc("GET /expire", func(w http.ResponseWriter, r *http.Request) {
 		ttl, err := strconv.ParseFloat(r.URL.Query().Get("ttl"), 64)
@@ -36,7 +36,7 @@ func (s *Storage) Handler(access Access) http.Handler {
 			fail(w, http.StatusBadRequest, "ttl must be a number of seconds")
 			return
 		}
-		s.answer(w, s.Expire(r.URL.Query().Get("key"), seconds(ttl)), true)
+		answer(w, s.Expire(r.URL.Query().Get("key"), seconds(ttl)), true)
 	})
 	mux.HandleFunc("GET /get_prefix", func(w http.ResponseWriter, r *http.Request) {
 		list, _ := s.List(r.URL.Query().Get("key_prefix"))
@@ -45,24 +45,24 @@ func (s *Storage) Handler(access Access) http.Handler {
 				list[key] = ""
 			}
 		}
-		s.answer(w, true, list)
+		answer(w, true, list)
 	})
-	return s.guard(access, mux)
+	return guard(access, s.now, s.epoch, maxBody, mux)
 }
 
 // guard reads the body, which the signature covers, and lets only those pass who may.
-func (s *Storage) guard(access Access, next http.Handler) http.Handler {
+func guard(access Access, now func() time.Time, epoch string, limit int64, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 		if err != nil {
 			fail(w, http.StatusRequestEntityTooLarge, "the body cannot be read or is too long")
 			return
 		}
-		if !access.allows(r, s.now(), body) {
+		if !access.allows(r, now(), body) {
 			fail(w, http.StatusUnauthorized, "the cluster storage takes signed requests, or those of programs on this host")
 			return
 		}
-		w.Header().Set(headerEpoch, s.epoch)
+		w.Header().Set(headerEpoch, epoch)
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		next.ServeHTTP(w, r)
 	})
@@ -92,7 +92,7 @@ func (s *Storage) set(w http.ResponseWriter, r *http.Request) {
 }
 
 // answer sends a result, or 404 for what is not there.
-func (s *Storage) answer(w http.ResponseWriter, ok bool, result any) {
+func answer(w http.ResponseWriter, ok bool, result any) {
 	if !ok {
 		reply(w, http.StatusNotFound, nil)
 		return
