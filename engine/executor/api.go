@@ -88,6 +88,8 @@ type Effects struct {
 	Pulls     []transfer.Pull // start these
 	StopPulls []transfer.ID   // stop these; each still reports a final PullEvent
 	Accepts   []transfer.Accept
+	Progress  []transfer.Progress // to pullers that wait for an Accept
+	Ends      []transfer.End
 	Rejects   []transfer.Reject
 	Dones     []transfer.DoneReply
 	Revoked   []transfer.ID // leases that ended: stop serving their bytes

@@ -33,6 +33,11 @@ func (c *Core) cancel(s *sequence) {
 func (c *Core) Abort(now time.Duration, id transfer.ID) AbortState {
 	c.now = now
 	ctx, gen := c.byCtx[id], c.byGen[id]
+	if m, replaced, ok := c.parked.take(id); ok {
+		for _, a := range append(replaced, m) {
+			c.turnAway(a, transfer.RejectUnknown, "aborted")
+		}
+	}
 	if ctx == nil && gen == nil {
 		if c.recent.ended(id, now) {
 			return AbortDone
@@ -60,6 +65,7 @@ func (c *Core) Abort(now time.Duration, id transfer.ID) AbortState {
 func (c *Core) Drain(now time.Duration) {
 	c.now = now
 	c.draining = true
+	c.dismiss("this worker is shutting down")
 	c.revokeIdle()
 }
 

@@ -35,7 +35,10 @@ type Core struct {
 	recent  recent
 	due     deadlines
 	alive   int // not closed
-	closing int // closed, not retired
+	parked  parking
+	// awaiting counts the requests in CtxWaitPeer.
+	awaiting int
+	closing  int // closed, not retired
 
 	batch   Batch
 	flight  bool                      // batch runs
@@ -125,6 +128,7 @@ func (c *Core) Effects() *Effects {
 	clear(e.Outputs)
 	*e = Effects{
 		Outputs: e.Outputs[:0], Pulls: e.Pulls[:0], StopPulls: e.StopPulls[:0], Accepts: e.Accepts[:0],
+		Progress: e.Progress[:0], Ends: e.Ends[:0],
 		Rejects: e.Rejects[:0], Dones: e.Dones[:0], Revoked: e.Revoked[:0], KeepAlives: e.KeepAlives[:0],
 		Borrowed: e.Borrowed[:0], Retired: e.Retired[:0],
 	}
@@ -180,6 +184,10 @@ func (c *Core) finish(s *sequence, out Output) {
 		return
 	}
 	c.sch.Remove(&s.Seq)
+	c.part(s, &out)
+	if s.State == request.CtxWaitPeer {
+		c.awaiting--
+	}
 	s.State = request.Closed
 	c.due.remove(s)
 	c.trust(s)

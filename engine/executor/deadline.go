@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"tandem/engine/request"
+	"tandem/engine/transfer"
 )
 
 const never = time.Duration(math.MaxInt64)
@@ -100,6 +101,11 @@ func (c *Core) dueAt(s *sequence) time.Duration {
 		}
 	case request.CtxSend:
 		due = s.lease.expires
+	case request.CtxWaitPeer:
+		due = min(due, s.lease.expires)
+	}
+	if s.met() {
+		due = min(due, s.lease.beat)
 	}
 	return due
 }
@@ -124,6 +130,7 @@ func (c *Core) expire(now time.Duration) {
 			c.due.set(s, c.dueAt(s)) // the handler changed what it is due for
 		}
 	}
+	c.expireParked()
 }
 
 func (c *Core) overdue(s *sequence) {
@@ -134,7 +141,16 @@ func (c *Core) overdue(s *sequence) {
 		})
 		return
 	}
+	if s.met() && s.lease.beat <= c.now {
+		s.lease.beat = c.now + c.progressEvery()
+		c.tellProgress(s.lease.peer, transfer.ID(s.req.TransferID), true)
+	}
 	switch s.State {
+	case request.CtxWaitPeer:
+		if s.lease.expires > c.now {
+			return
+		}
+		c.fail(s, request.Errorf(request.TransferTimeout, "no generation worker came for the KV blocks within %v", c.cfg.PeerWait))
 	case request.Waiting, request.GenInit:
 		if t := c.cfg.QueueTimeout; t > 0 && s.arrived+t <= c.now {
 			c.fail(s, request.Errorf(request.QueueTimeout, "no room after %v in the queue; try again later", t))
@@ -160,8 +176,9 @@ func (c *Core) overdue(s *sequence) {
 // NextDeadline returns the engine-clock time at which Plan should be called
 // even if nothing happens, and false if there is none.
 func (c *Core) NextDeadline() (time.Duration, bool) {
-	if len(c.due) == 0 {
-		return 0, false
+	at := c.parked.due()
+	if len(c.due) > 0 {
+		at = min(at, c.due[0].due)
 	}
-	return c.due[0].due, true
+	return at, at != never
 }

@@ -21,8 +21,17 @@ func (c *Core) openLease(s *sequence, out Output) {
 	}
 	c.sch.Remove(&s.Seq)
 	out.Finish = request.FinishNotFinished
+	before := s.lease
 	out.Handle = c.lease(s, len(s.req.Prompt))
+	s.offer = handOverTokens(out.Tokens)
 	c.emit(s, out)
+	switch {
+	case before.attached:
+		s.lease.attached, s.lease.peer = true, before.peer
+		c.grant(s, before.have)
+	case before.gone:
+		c.endLease(s)
+	}
 }
 
 // lease puts the blocks of s, in CtxSend, under a lease for its first p tokens.
@@ -69,9 +78,11 @@ func (c *Core) leaseOf(id transfer.ID) *sequence {
 // replaces the one before, whose Done will find its epoch stale.
 func (c *Core) Attach(now time.Duration, m transfer.Attach) {
 	c.now = now
-	refuse := func(reason, detail string) {
-		c.fx().Rejects = append(c.fx().Rejects, transfer.Reject{Peer: m.Peer, ID: m.ID, Reason: reason, Detail: detail})
+	if m.GenFirst {
+		c.attachFirst(m)
+		return
 	}
+	refuse := func(reason, detail string) { c.turnAway(m, reason, detail) }
 	s := c.leaseOf(m.ID)
 	switch {
 	case m.Incarnation != c.cfg.Incarnation:
@@ -88,15 +99,26 @@ func (c *Core) Attach(now time.Duration, m transfer.Attach) {
 		refuse(transfer.RejectLayout, d)
 		return
 	}
+	c.serve(s, m)
+}
+
+// serve gives the lease of s to a puller.
+func (c *Core) serve(s *sequence, m transfer.Attach) {
 	if s.lease.attached && s.lease.peer != m.Peer {
 		c.epoch++
 		s.lease.epoch = c.epoch
 	}
 	s.lease.attached, s.lease.peer = true, m.Peer
 	c.renew(s)
-	skip := commonHashes(s.hashes, m.Have)
+	c.grant(s, m.Have)
+}
+
+// grant lets the puller of s read the blocks behind those that it has.
+func (c *Core) grant(s *sequence, have []blockhash.Hash) {
+	skip := commonHashes(s.hashes, have)
 	c.fx().Accepts = append(c.fx().Accepts, transfer.Accept{
-		Peer: m.Peer, ID: m.ID, Epoch: s.lease.epoch, Skip: skip, Blocks: slices.Clone(s.Table[skip:]),
+		Peer: s.lease.peer, ID: transfer.ID(s.req.TransferID), Epoch: s.lease.epoch,
+		Skip: skip, Blocks: slices.Clone(s.Table[skip:]), First: s.offer,
 	})
 }
 
@@ -133,6 +155,9 @@ func (c *Core) demote(table []int32) {
 // broken stream another one may still come until it expires.
 func (c *Core) Detach(now time.Duration, m transfer.Detach) {
 	c.now = now
+	if c.lost(m) {
+		return
+	}
 	s := c.leaseOf(m.ID)
 	if s == nil || !s.lease.attached || s.lease.peer != m.Peer {
 		c.stats.UnknownMessages++
@@ -150,6 +175,9 @@ func (c *Core) Detach(now time.Duration, m transfer.Detach) {
 // KeepAlive renews a lease, for a puller that waits or one that reads.
 func (c *Core) KeepAlive(now time.Duration, m transfer.KeepAlive) {
 	c.now = now
+	if m.Epoch == 0 && c.prolong(m.ID) { // no lease has this epoch
+		return
+	}
 	s := c.leaseOf(m.ID)
 	if s == nil || m.Epoch != s.lease.first && m.Epoch != s.lease.epoch {
 		c.stats.UnknownMessages++

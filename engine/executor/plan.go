@@ -131,6 +131,7 @@ func (c *Core) unstick() bool {
 // die ends all requests and refuses new ones.
 func (c *Core) die(err error) {
 	c.fatal = err
+	c.dismiss("this worker's engine stopped")
 	for _, s := range c.slots {
 		if s == nil || s.State == request.Closed {
 			continue

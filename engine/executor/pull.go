@@ -27,6 +27,9 @@ func (c *Core) nextKeepAlive(h *transfer.Handle) time.Duration {
 // whether blocks are to be pulled; otherwise the request goes on without them
 // or was ended.
 func (c *Core) handOver(s *sequence, h *transfer.Handle) bool {
+	if s.req.GenFirst {
+		return c.expectBlocks(s, h)
+	}
 	s.Offered, s.pull.handle = h.PromptTokens, h
 	diff := layoutDiff(c.cfg.Layout, h.Layout)
 	code := request.LayoutMismatch
@@ -66,9 +69,13 @@ func (c *Core) startPull(s *sequence, have int) {
 	s.admitted = true
 	c.countPrefix(s)
 	c.retime(s)
-	c.fx().Pulls = append(c.fx().Pulls, transfer.Pull{
+	order := transfer.Pull{
 		Handle: *p.handle, Have: s.hashes[:have:have], Dst: slices.Clone(s.Table[have : have+p.blocks]),
-	})
+	}
+	if p.handle.GenFirst {
+		order.Prompt = s.promptHash(c.cfg.BlockTokens)
+	}
+	c.fx().Pulls = append(c.fx().Pulls, order)
 }
 
 // PullEvent takes a byte path's report about one of our pulls.
@@ -104,15 +111,22 @@ func (c *Core) PullEvent(now time.Duration, e transfer.PullEvent) {
 		c.borrowed(s, e.OK)
 		return
 	}
-	if e.OK {
-		c.pulled(s)
-		return
+	switch {
+	case e.Ended && s.req.GenFirst:
+		c.endedThere(s, e)
+	case e.OK:
+		c.pulled(s, e)
+	default:
+		c.pullFailed(s, e)
 	}
-	c.pullFailed(s, e)
 }
 
 // pulled makes a complete, confirmed pull usable.
-func (c *Core) pulled(s *sequence) {
+func (c *Core) pulled(s *sequence, e transfer.PullEvent) {
+	if s.req.GenFirst && !c.adopt(s, e.First) {
+		c.pullFailed(s, unusable())
+		return
+	}
 	if !c.enter(s, request.GenReady) {
 		return
 	}
@@ -131,7 +145,7 @@ func (c *Core) goOn(s *sequence) {
 // unless the client has them already.
 func (c *Core) inject(s *sequence) {
 	out := Output{First: s.emitted}
-	for _, t := range s.req.FirstTokens {
+	for _, t := range s.firstTokens() {
 		text, rest, end := c.show(s, t.ID)
 		if !s.req.FirstEmitted {
 			out.Tokens = append(out.Tokens, t)
@@ -151,7 +165,7 @@ func (c *Core) inject(s *sequence) {
 // pullFailed finishes the prompt here, from the last verified block on, or ends
 // the request.
 func (c *Core) pullFailed(s *sequence, e transfer.PullEvent) {
-	if !c.cfg.LocalRecompute {
+	if !c.cfg.LocalRecompute || e.Code == transfer.RejectPrompt {
 		c.fail(s, pullError(e))
 		return
 	}
@@ -161,7 +175,7 @@ func (c *Core) pullFailed(s *sequence, e transfer.PullEvent) {
 	if e.Code == transfer.RejectStale {
 		good = s.pull.have // the ctx worker may have overwritten what was read
 	}
-	s.Computed = min(good*b, s.Offered)
+	s.Computed = min(good*b, s.Offered, s.Known-1)
 	// What came without confirmation, and what is computed from it, is used by
 	// this request but never shared.
 	s.private = s.private || good > s.pull.have

@@ -65,6 +65,15 @@ func (c *Core) refuseRole(r *request.Request, h *transfer.Handle) *request.Error
 		if h == nil {
 			return request.Invalid(param+".encoded_opaque_state", "the hand-over handle is missing")
 		}
+		if h.GenFirst != r.GenFirst {
+			return request.Invalid(param+".encoded_opaque_state", "the hand-over handle is not one of this schedule_style")
+		}
+		if r.GenFirst {
+			if len(r.FirstTokens) > 0 || int64(h.ID) != r.TransferID {
+				return request.Invalid(param, "a generation-first leg has the id of its transfer, and no first token yet")
+			}
+			break
+		}
 		if len(r.FirstTokens) == 0 {
 			return request.Invalid(param+".first_gen_tokens", "the first token is missing")
 		}

@@ -46,8 +46,10 @@ type sequence struct {
 	due     time.Duration // next local deadline, while heapAt >= 0
 	heapAt  int
 
-	lease lease
-	pull  pull
+	lease  lease
+	pull   pull
+	handed []request.Token  // that came with a pull
+	offer  []transfer.Token // that go out with one
 }
 
 // lease is the ctx side of a hand-over.
@@ -56,7 +58,12 @@ type lease struct {
 	epoch    uint32 // of the puller attached last
 	attached bool
 	peer     transfer.Peer
-	expires  time.Duration
+	expires  time.Duration // before there is a lease: the wait for a puller
+
+	// Of a puller that came before there is a lease.
+	have []blockhash.Hash // what it has of the prompt
+	beat time.Duration    // when it hears next that this loop lives
+	gone bool             // it will not come back
 }
 
 // pull is the gen side of a hand-over.

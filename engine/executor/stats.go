@@ -20,7 +20,7 @@ func (c *Core) Stats() Stats {
 	st.HandoffsOpen = c.openLeases
 	st.Receiving = c.recvOpen
 	st.Running = c.sch.Running()
-	st.Waiting = c.sch.Waiting()
+	st.Waiting = c.sch.Waiting() + c.awaiting
 	for _, s := range c.slots {
 		switch {
 		case s == nil:
@@ -56,7 +56,7 @@ func (c *Core) Check() error {
 	if err := c.kv.Check(c.tables()); err != nil {
 		return err
 	}
-	count, suspects, recvOpen, recvBlocks, lent := 0, 0, 0, 0, 0
+	count, suspects, recvOpen, recvBlocks, lent, awaiting := 0, 0, 0, 0, 0, 0
 	for i, s := range c.slots {
 		if s == nil {
 			continue
@@ -64,6 +64,9 @@ func (c *Core) Check() error {
 		count++
 		if s.Suspect {
 			suspects++
+		}
+		if s.State == request.CtxWaitPeer {
+			awaiting++
 		}
 		if s.holds&holdRecv != 0 {
 			recvOpen++
@@ -83,6 +86,8 @@ func (c *Core) Check() error {
 	case count != len(c.byID)+lent || lent != c.lent || count != c.alive+c.closing || suspects != c.suspects:
 		return fmt.Errorf("executor: %d requests, %d ids, %d alive, %d closing, %d of %d suspects",
 			count, len(c.byID), c.alive, c.closing, suspects, c.suspects)
+	case awaiting != c.awaiting:
+		return fmt.Errorf("executor: %d requests wait for a peer, counted %d", awaiting, c.awaiting)
 	case recvOpen != c.recvOpen || recvBlocks != c.recvBlocks:
 		return fmt.Errorf("executor: INV-18: %d pulls of %d blocks, counted %d of %d", recvOpen, recvBlocks, c.recvOpen, c.recvBlocks)
 	case count == 0 && (c.kv.Free() != c.kv.Total() || len(c.due) != 0 || len(c.byCtx)+len(c.byGen)+len(c.borrows) != 0 ||
@@ -98,7 +103,7 @@ func (c *Core) Check() error {
 func (c *Core) checkSequence(s *sequence) error {
 	b := c.cfg.BlockTokens
 	switch s.State {
-	case request.Waiting, request.GenInit, request.Paused:
+	case request.Waiting, request.GenInit, request.Paused, request.CtxWaitPeer:
 		if len(s.Table) != 0 || s.holds != 0 {
 			return fmt.Errorf("has %d blocks, holds %b", len(s.Table), s.holds)
 		}

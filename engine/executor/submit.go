@@ -18,7 +18,7 @@ func (c *Core) Submit(now time.Duration, r *request.Request, h *transfer.Handle)
 	if !used {
 		err = c.refuse(r, h)
 	}
-	if err == nil && c.sch.Waiting() >= c.cfg.MaxQueued {
+	if err == nil && c.sch.Waiting()+c.awaiting >= c.cfg.MaxQueued {
 		err = request.Errorf(request.QueueFull, "%d requests are waiting; try again later", c.cfg.MaxQueued)
 	}
 	if err != nil {
@@ -39,6 +39,10 @@ func (c *Core) Submit(now time.Duration, r *request.Request, h *transfer.Handle)
 		s.pull.keepAlive = c.nextKeepAlive(h)
 		c.enter(s, request.GenInit)
 		c.sch.EnqueueGen(&s.Seq)
+		return
+	}
+	if r.GenFirst && r.Kind == request.ContextOnly {
+		c.awaitPeer(s)
 		return
 	}
 	if s.State == request.New && c.enter(s, request.Waiting) {

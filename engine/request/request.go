@@ -36,6 +36,10 @@ type Request struct {
 	// TransferID is the attempt's disagg_request_id: what a ctx worker leases
 	// its blocks under and a gen worker attaches to. 0 for Full.
 	TransferID int64
+	// GenFirst: both legs of the hand-over start together. The ctx leg waits for
+	// its peer before it prefills; the GenerationOnly one has no FirstTokens yet
+	// and gets them with the blocks.
+	GenFirst bool
 	// FirstTokens are the output tokens that exist already: what the ctx worker
 	// sampled, for GenerationOnly; what another worker decoded before its stream
 	// broke, for a Full request that goes on here. Decoding continues after them.

@@ -29,6 +29,24 @@ type Handle struct {
 	Layout       Layout
 	Root         blockhash.Hash
 	Hashes       []blockhash.Hash // chain of the prompt's full blocks
+	// GenFirst: the ctx worker has not answered and there is no lease yet. Rank,
+	// Epoch, PromptTokens, Root and Hashes are not the ctx worker's word.
+	GenFirst bool
+}
+
+// Token is an output token that the ctx worker sampled, on its way to the gen
+// worker. Logprob and Top are set when log-probabilities were asked for.
+type Token struct {
+	ID      int32
+	Logprob float64
+	Rank    int // 1-based, 0 = unknown
+	Top     []TopLogprob
+}
+
+// TopLogprob is one alternative of a Token.
+type TopLogprob struct {
+	ID      int32
+	Logprob float64
 }
 
 // Layout describes how a worker stores K and V, compared at attach.
@@ -87,6 +105,12 @@ type (
 		Epoch       uint32
 		Layout      Layout
 		Have        []blockhash.Hash
+		// GenFirst waits for the ctx leg if that has not come or not prefilled yet.
+		// Both legs must be of one prompt: its length, and the hash behind its last
+		// token.
+		GenFirst     bool
+		PromptTokens int
+		Prompt       blockhash.Hash
 	}
 	// Done ends a transfer: all bytes came and were verified.
 	Done struct {
@@ -101,7 +125,8 @@ type (
 		Cancelled bool // CANCEL: nobody will come back, the lease ends; else it stays until expiry
 		Reason    string
 	}
-	// KeepAlive renews a lease; any data frame sent counts as one too.
+	// KeepAlive renews a lease; any data frame sent counts as one too. Without an
+	// epoch it prolongs the wait of a ctx leg for its peer.
 	KeepAlive struct {
 		ID    ID
 		Epoch uint32
@@ -117,6 +142,21 @@ type (
 		Epoch  uint32
 		Skip   int     // blocks the puller has already
 		Blocks []int32 // pool block ids of the rest, leased
+		First  []Token // sampled at the end of the prompt; FIN tells them
+	}
+	// Progress tells a puller that has no Accept yet that its transfer is alive.
+	// Claimed: this rank has the request; no other one needs to wait for it.
+	Progress struct {
+		Peer    Peer
+		ID      ID
+		Claimed bool
+	}
+	// End answers an Attach whose request ended with its first token: nothing is
+	// left to fetch.
+	End struct {
+		Peer  Peer
+		ID    ID
+		First []Token
 	}
 	// Reject refuses an Attach. Reason is one of the Reject* constants; Detail
 	// says which field differs.
@@ -139,6 +179,7 @@ const (
 	RejectUnknown = "unknown_transfer"
 	RejectLayout  = "layout_mismatch"
 	RejectStale   = "stale"
+	RejectPrompt  = "prompt_mismatch" // both legs have not the same prompt
 )
 
 // Pull is the gen core's order to fetch a request's missing blocks.
@@ -146,6 +187,7 @@ type Pull struct {
 	Handle Handle
 	Have   []blockhash.Hash // prefix held in the gen index
 	Dst    []int32          // pool blocks for the rest: Blocks(PromptTokens)-len(Have) of them
+	Prompt blockhash.Hash   // behind the last token, for Handle.GenFirst
 }
 
 // PullEvent is what the byte path reports about a pull, through the driver's inbox.
@@ -154,6 +196,10 @@ type PullEvent struct {
 	Progress int  // blocks so far, from the start of Dst, that were checked and surely read under a live lease
 	Done     bool // the pull ended and touches no block any more
 	OK       bool // with Done: the ctx side confirmed the epoch
-	Code     string
-	Reason   string // with Done and not OK: what failed, for the log and the client
+	// First are the tokens of FIN, with OK, or with Ended: the request ended with
+	// them, and no block came.
+	First  []Token
+	Ended  bool
+	Code   string
+	Reason string // with Done and not OK: what failed, for the log and the client
 }

@@ -33,6 +33,8 @@ type Session struct {
 	Ctx, Gen  *Track
 	NoGen     bool // the frontend is gone: no gen leg follows
 	Emitted   bool // the frontend shows the first token itself
+	GenFirst  bool // both legs start together
+	Alone     bool // nobody ends the other leg when one fails
 	cancelled bool
 }
 
@@ -60,6 +62,7 @@ type Cluster struct {
 
 	rng     *rand.Rand
 	open    []*Session // without a gen leg yet
+	both    []*Session // generation-first, whose legs run
 	events  events
 	number  uint64
 	serving map[transfer.ID]bool
@@ -125,11 +128,19 @@ func (c *Cluster) send(do func()) {
 // Start submits a session's ctx leg.
 func (c *Cluster) Start(s *Session) {
 	c.Sessions = append(c.Sessions, s)
+	if s.GenFirst {
+		c.startBoth(s)
+		return
+	}
 	c.open = append(c.open, s)
-	s.Ctx = c.Ctx.Submit(c.Now, &request.Request{
+	s.Ctx = c.Ctx.Submit(c.Now, s.contextLeg(), nil)
+}
+
+func (s *Session) contextLeg() *request.Request {
+	return &request.Request{
 		ID: s.ID, Kind: request.ContextOnly, Prompt: s.Prompt, MaxTokens: s.MaxTokens, Sampling: s.Sampling,
-		CacheSalt: s.Salt, TransferID: int64(s.ID) + 1,
-	}, nil)
+		CacheSalt: s.Salt, TransferID: int64(s.ID) + 1, GenFirst: s.GenFirst,
+	}
 }
 
 // Cancel ends both legs of a session, as a client's disconnect does.
@@ -179,6 +190,7 @@ func (c *Cluster) startGen(s *Session) {
 func (c *Cluster) Tick() (bool, error) {
 	c.deliver()
 	c.follow()
+	c.supervise()
 	busy := false
 	workers := []*Worker{c.Ctx, c.Gen}
 	if c.Ctx == c.Gen {
@@ -245,6 +257,12 @@ func (c *Cluster) effects(e *executor.Effects) {
 	}
 	for _, r := range e.Rejects {
 		c.send(func() { c.pulls[r.ID].end(r.Peer, r.Reason) })
+	}
+	for _, p := range e.Progress {
+		c.send(func() { c.pulls[p.ID].alive(p) })
+	}
+	for _, x := range e.Ends {
+		c.send(func() { c.pulls[x.ID].ended(x) })
 	}
 	for _, d := range e.Dones {
 		c.send(func() { c.pulls[d.ID].reply(d) })

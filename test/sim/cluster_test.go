@@ -311,6 +311,10 @@ func TestRandomRuns(t *testing.T) {
 			s.Salt = salt
 			s.Emitted = rapid.Bool().Draw(t, "emitted")
 			s.NoGen = rapid.IntRange(0, 9).Draw(t, "frontend gone") == 0
+			if s.GenFirst = rapid.Bool().Draw(t, "generation first"); s.GenFirst {
+				s.Emitted, s.NoGen = false, false
+				s.Alone = rapid.IntRange(0, 4).Draw(t, "unsupervised") == 0
+			}
 			c.Start(s)
 		}
 		cancelAt := func(t *rapid.T) func(*executor.Batch) {
@@ -394,6 +398,7 @@ func randomCluster(t *rapid.T) *Cluster {
 		c.LocalRecompute = rapid.Bool().Draw(t, "recompute")
 		c.Lease = time.Duration(rapid.IntRange(200, 3000).Draw(t, "lease")) * time.Millisecond
 		c.Attach, c.Progress, c.RecvTotal = time.Second, time.Second, 5*time.Second
+		c.PeerWait = time.Duration(rapid.IntRange(100, 3000).Draw(t, "peer wait")) * time.Millisecond
 		c.MaxLeasedFraction = rapid.SampledFrom([]float64{0.5, 1}).Draw(t, "leased")
 		return c
 	}
@@ -434,6 +439,7 @@ func TestScenario12CancelStorm(t *testing.T) {
 	for i := 0; i < n; {
 		for range c.rng.IntN(8) {
 			s := session(i, prompt(c.rng.IntN(300), 1+c.rng.IntN(120)), 1+c.rng.IntN(60))
+			s.GenFirst = c.rng.IntN(2) == 0
 			if i++; i%3 == 0 {
 				r := full(1<<20+i, s.Prompt, s.MaxTokens)
 				c.Gen.Submit(c.Now, r, nil)

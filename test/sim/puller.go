@@ -15,6 +15,7 @@ type puller struct {
 	peer     transfer.Peer
 	accept   *transfer.Accept
 	moved    int
+	heard    int // signs of the owner before accept
 	stopping bool
 	finished bool
 }
@@ -27,14 +28,40 @@ func (c *Cluster) startPull(pl transfer.Pull) {
 	c.send(func() {
 		c.Ctx.Core.Attach(c.Now, transfer.Attach{
 			Peer: p.peer, ID: h.ID, Incarnation: h.Incarnation, Epoch: h.Epoch, Layout: h.Layout, Have: pl.Have,
+			GenFirst: h.GenFirst, PromptTokens: h.PromptTokens, Prompt: pl.Prompt,
 		})
 		c.Ctx.flush()
 	})
-	c.at(c.Now+c.Net.AttachTime, func() {
-		if p.accept == nil {
+	p.patience()
+}
+
+// patience gives up on an owner that says nothing for a while.
+func (p *puller) patience() {
+	p.heard++
+	now := p.heard
+	p.c.at(p.c.Now+p.c.Net.AttachTime, func() {
+		if p.accept == nil && p.heard == now {
 			p.end(p.peer, string(request.TransferTimeout))
 		}
 	})
+}
+
+// alive is a PROGRESS of the owner.
+func (p *puller) alive(m transfer.Progress) {
+	if p == nil || p.finished || m.Peer != p.peer || p.accept != nil {
+		return
+	}
+	p.report(transfer.PullEvent{})
+	p.patience()
+}
+
+// ended is the owner's word that the request ended with its first token.
+func (p *puller) ended(m transfer.End) {
+	if p == nil || p.finished || m.Peer != p.peer {
+		return
+	}
+	p.finished = true
+	p.report(transfer.PullEvent{Done: true, Ended: true, First: m.First})
 }
 
 // report sends one PullEvent to the gen core; the byte path is local to it, so
@@ -124,7 +151,7 @@ func (p *puller) reply(d transfer.DoneReply) {
 		return
 	}
 	p.finished = true
-	p.report(transfer.PullEvent{Done: true, OK: true})
+	p.report(transfer.PullEvent{Done: true, OK: true, First: p.accept.First})
 }
 
 // stop cancels the pull. The byte path goes on writing for a while.

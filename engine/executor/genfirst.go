@@ -1,0 +1,74 @@
+package executor
+
+import (
+	"slices"
+
+	"tandem/engine/request"
+	"tandem/engine/transfer"
+)
+
+// The gen side of the generation-first style: a request pulls before its prompt
+// was prefilled anywhere, and its first token comes with the blocks.
+
+// expectBlocks completes the handle of a new request by what both sides must
+// agree on. It reports whether blocks are to be pulled; otherwise the request has
+// ended, since the ctx leg that waits for this one cannot be had.
+func (c *Core) expectBlocks(s *sequence, template *transfer.Handle) bool {
+	if diff := layoutDiff(c.cfg.Layout, template.Layout); diff != "" {
+		c.fail(s, request.Errorf(request.LayoutMismatch, "cannot use the context worker's KV blocks: %s", diff))
+		return false
+	}
+	h, p, b := *template, len(s.req.Prompt), c.cfg.BlockTokens
+	h.PromptTokens, h.Root, h.Hashes, h.Layout = p, s.root, slices.Clone(s.chain(p/b, b)), c.cfg.Layout
+	s.Offered, s.pull.handle = p, &h
+	return true
+}
+
+// adopt takes the tokens that the ctx worker sampled and reports whether they
+// can be used.
+func (c *Core) adopt(s *sequence, first []transfer.Token) bool {
+	if len(first) != 1 || first[0].ID < 0 || int(first[0].ID) >= c.cfg.Vocab {
+		return false
+	}
+	for _, t := range first {
+		r := request.Token{ID: t.ID, Logprob: t.Logprob, Rank: t.Rank}
+		for _, top := range t.Top {
+			r.Top = append(r.Top, request.TopLogprob(top))
+		}
+		s.handed = append(s.handed, r)
+		s.append(t.ID)
+	}
+	return true
+}
+
+// firstTokens are the output tokens that exist without a step of s.
+func (s *sequence) firstTokens() []request.Token {
+	if s.req.GenFirst {
+		return s.handed
+	}
+	return s.req.FirstTokens
+}
+
+// endedThere shows the tokens of a request that the ctx worker saw end. Should
+// they not end it here, its prompt is computed here too.
+func (c *Core) endedThere(s *sequence, e transfer.PullEvent) {
+	s.pull.stopped = true
+	if !c.adopt(s, e.First) {
+		c.pullFailed(s, unusable())
+		return
+	}
+	c.inject(s)
+	if s.State != request.GenRecv {
+		return
+	}
+	c.stats.Recomputed++
+	s.Computed = s.pull.have * c.cfg.BlockTokens
+	if c.enter(s, request.Prefill) {
+		c.sch.Received(&s.Seq)
+	}
+}
+
+// unusable is the end of a pull whose peer does not keep the rules.
+func unusable() transfer.PullEvent {
+	return transfer.PullEvent{Done: true, Code: string(request.TransferFailed), Reason: "the context worker sent no usable first token"}
+}
