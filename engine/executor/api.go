@@ -28,10 +28,13 @@ type Row struct {
 	Sample  bool    // the row's last token yields the next output token
 	Context bool    // the row prefills: Hold takes it out
 	Index   int     // 0-based index of that output token
+	// Forks are the further choices of a request whose first token the row yields:
+	// each draws its own from the same logits.
+	Forks []*request.Request
 }
 
-// Copy is a partial-block reuse: the first Tokens positions of block From are
-// copied to block To before the batch runs.
+// Copy gives a block a beginning that exists already: the first Tokens positions
+// of block From are copied to block To before the batch runs.
 type Copy struct {
 	From, To int32
 	Tokens   int
@@ -48,6 +51,7 @@ type Batch struct {
 type Sampled struct {
 	Token request.Token
 	Err   *request.Error // bad logits: ends this request only
+	Forks []Sampled      // of Row.Forks, in their order
 }
 
 // Result is what running a batch gave. Err set: the whole step failed and
@@ -58,17 +62,21 @@ type Result struct {
 	Sampled []Sampled
 }
 
-// Output is one event of a request. Exactly one Output with Finish != "" ends it.
+// Output is one event of a request. Exactly one Output with Finish != "" ends
+// each of its choices.
 type Output struct {
 	Request *request.Request
-	First   int             // index of Tokens[0] among the request's output tokens
+	Choice  int             // 0 to Request.Answers()-1
+	First   int             // index of Tokens[0] among the choice's output tokens
 	Tokens  []request.Token // tokens new with this event
 	Text    string          // text that may be shown now
 	Finish  request.Finish
 	Err     *request.Error // with FinishError (and FinishCancelled when a deadline did it)
 	Usage   request.Usage
-	Handle  *transfer.Handle // ContextOnly with FinishNotFinished
-	Times   Times            // of the final output
+	// Handle is in choice 0 of a ContextOnly request that goes on elsewhere: its
+	// finish, or that of another choice, is FinishNotFinished.
+	Handle *transfer.Handle
+	Times  Times // of the final output
 }
 
 // Times are the turning points of one request on the driver's clock, 0 = it did
@@ -186,7 +194,7 @@ const (
 //	New(Config) (*Core, error)
 //	Submit(now, *request.Request, *transfer.Handle)  handle: of the ctx leg, or of a loan
 //	Precheck(*request.Request, *transfer.Handle)     *request.Error; nil = Submit would take it
-//	Cancel(now, request.ID)                          unknown ids are a counted no-op
+//	Cancel(now, request.ID)                          ends all choices; unknown ids are a counted no-op
 //	Abort(now, transfer.ID) AbortState
 //	Attach/Done/Detach/KeepAlive(now, message)       from pullers
 //	PullEvent(now, transfer.PullEvent)               from our own pulls

@@ -22,11 +22,11 @@ func (c *Core) Apply(now time.Duration, r Result) {
 	c.stats.LastStep = now - c.planned
 	c.stats.PrefillTokens += uint64(c.share.ctxTokens)
 	c.stats.DecodeTokens += uint64(c.share.genTokens)
-	for _, cp := range c.batch.Copies {
+	for _, cp := range c.batch.Copies[:c.reused] {
 		c.kv.EndCopy(cp.From)
 	}
-	if r.Err == nil && len(r.Sampled) != len(c.plan.Rows) {
-		r.Err = fmt.Errorf("executor: %d results for %d rows", len(r.Sampled), len(c.plan.Rows))
+	if r.Err == nil {
+		r.Err = c.incomplete(r.Sampled)
 	}
 	if r.Err != nil {
 		c.kv.ClearPending()
@@ -36,6 +36,7 @@ func (c *Core) Apply(now time.Duration, r Result) {
 	for i, row := range c.plan.Rows {
 		s := c.slots[row.Seq.Slot]
 		c.trust(s)
+		c.copied(s)
 		if s.fresh && s.first {
 			c.countPrefix(s)
 		}
@@ -47,12 +48,28 @@ func (c *Core) Apply(now time.Duration, r Result) {
 			continue
 		}
 		s.holds &^= holdStep
+		if len(s.forks) > 0 && s.Computed >= s.prompt {
+			c.forkOff(s, r.Sampled[i].Forks)
+		}
 		if c.batch.Rows[i].Sample {
 			c.sampled(s, r.Sampled[i])
 		}
 	}
 	c.kv.ClearPending()
 	c.plan = nil
+}
+
+// incomplete reports results that are not those of the batch.
+func (c *Core) incomplete(res []Sampled) error {
+	if len(res) != len(c.plan.Rows) {
+		return fmt.Errorf("executor: %d results for %d rows", len(res), len(c.plan.Rows))
+	}
+	for i := range res {
+		if got, want := len(res[i].Forks), len(c.batch.Rows[i].Forks); got != want {
+			return fmt.Errorf("executor: %d results for the %d further choices of row %d", got, want, i)
+		}
+	}
+	return nil
 }
 
 // commit enters the full computed blocks of s into the index.
@@ -84,8 +101,14 @@ func (c *Core) sampled(s *sequence, r Sampled) {
 	text, rest, end := c.show(s, r.Token.ID)
 	out := Output{First: s.emitted - 1, Tokens: c.keep(r.Token), Text: text + rest, Finish: end}
 	switch {
-	case end != request.Running:
+	case end != request.Running && !s.owed:
 		c.finish(s, out)
+	case s.head != nil && s.req.Kind == request.ContextOnly:
+		s.head.owed, out.Finish = true, request.FinishNotFinished
+		c.finish(s, out)
+	case s.head != nil:
+		c.split(s, request.Decode)
+		c.emit(s, out)
 	case s.req.Kind == request.ContextOnly:
 		c.openLease(s, out)
 	default:

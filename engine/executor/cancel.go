@@ -7,17 +7,25 @@ import (
 	"tandem/engine/transfer"
 )
 
-// Cancel ends a request without an error. Unknown and finished ids are counted
+// Cancel ends all choices of a request without an error. Unknown and finished ids are counted
 // and ignored. Call it also between Plan and Apply: a request whose last step
 // runs ends as cancelled.
 func (c *Core) Cancel(now time.Duration, id request.ID) {
 	c.now = now
-	s := c.byID[id]
-	if s == nil || s.State == request.Closed {
+	if s := c.byID[id]; s == nil || !c.cancelAll(s) {
 		c.stats.UnknownCancels++
-		return
 	}
-	c.cancel(s)
+}
+
+// cancelAll ends what is alive of a request and reports whether anything was.
+func (c *Core) cancelAll(s *sequence) (found bool) {
+	s.choices(func(q *sequence) {
+		if q.State != request.Closed && q.State != request.Retired {
+			c.cancel(q)
+			found = true
+		}
+	})
+	return found
 }
 
 func (c *Core) cancel(s *sequence) {
@@ -53,9 +61,7 @@ func (c *Core) Abort(now time.Duration, id transfer.ID) AbortState {
 		if s.holds&holdRecv != 0 || s.holds&holdLease != 0 && s.lease.attached {
 			state = AbortSettling
 		}
-		if s.State != request.Closed {
-			c.cancel(s)
-		}
+		c.cancelAll(s)
 	}
 	return state
 }

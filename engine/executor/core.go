@@ -45,6 +45,7 @@ type Core struct {
 	plan    *scheduler.Plan           // of the batch
 	share   share                     // of the batch
 	planned time.Duration             // when
+	reused  int                       // leading copies of the batch that are for admissions; the rest are forks'
 	roots   map[string]blockhash.Hash // by salt
 	match   []int32                   // scratch of Match and lookup
 	hashes  []blockhash.Hash          // scratch of lookup
@@ -138,7 +139,10 @@ func (c *Core) Effects() *Effects {
 
 // emit adds an output of s; out.Tokens, if any, were made by keep.
 func (c *Core) emit(s *sequence, out Output) {
-	out.Request = s.req
+	out.Request, out.Choice = s.req, s.choice
+	if s.fam != nil {
+		out.Request = s.fam.req
+	}
 	out.Usage = s.usage()
 	if out.Finish != request.Running {
 		out.Times = s.timesNow()
@@ -204,18 +208,29 @@ func (c *Core) finish(s *sequence, out Output) {
 	}
 	c.alive--
 	c.closing++
+	c.leave(s, &out)
 	c.retire(s)
 }
 
-// retire forgets a closed request that nothing holds, and frees its blocks.
+// retire forgets a closed sequence that nothing holds, and frees its blocks.
+// With the last choice of a request it forgets that.
 func (c *Core) retire(s *sequence) {
 	if s.State != request.Closed || s.holds != 0 {
 		return
 	}
+	c.copied(s)
 	c.kv.Release(s.Table)
 	s.Table = nil
 	s.State = request.Retired
 	c.closing--
+	c.slots[s.Slot] = nil
+	c.vacant = append(c.vacant, s.Slot)
+	if f := s.fam; f != nil {
+		if f.left--; f.left > 0 {
+			return
+		}
+		s = f.members[0]
+	}
 	id := transfer.ID(s.req.TransferID)
 	switch s.req.Kind {
 	case request.ContextOnly:
@@ -225,8 +240,6 @@ func (c *Core) retire(s *sequence) {
 		delete(c.byGen, id)
 		c.recent.add(id, false, c.now)
 	}
-	c.slots[s.Slot] = nil
-	c.vacant = append(c.vacant, s.Slot)
 	if s.lent {
 		c.lent--
 		return

@@ -20,7 +20,9 @@ func (c *Core) openLease(s *sequence, out Output) {
 		return
 	}
 	c.sch.Remove(&s.Seq)
-	out.Finish = request.FinishNotFinished
+	if out.Finish == request.Running { // else another choice needs the blocks
+		out.Finish = request.FinishNotFinished
+	}
 	before := s.lease
 	out.Handle = c.lease(s, len(s.req.Prompt))
 	s.offer = handOverTokens(out.Tokens)

@@ -1,6 +1,10 @@
 package executor
 
-import "tandem/engine/request"
+import (
+	"slices"
+
+	"tandem/engine/request"
+)
 
 // Hold takes all rows that prefill out of the planned batch, for the balance
 // between ranks, and gives back the blocks that the plan took for them. Requests
@@ -15,10 +19,10 @@ func (c *Core) Hold() *Batch {
 		return nil
 	}
 	b, p := &c.batch, c.plan
-	for _, cp := range b.Copies { // before the tables go that the copies were for
+	for _, cp := range b.Copies[:c.reused] {
 		c.kv.EndCopy(cp.From)
 	}
-	b.Copies = b.Copies[:0]
+	b.Copies, c.reused = slices.Delete(b.Copies, 0, c.reused), 0
 	rows, keep := b.Rows[:0], p.Rows[:0]
 	for i, row := range b.Rows {
 		planned := p.Rows[i]

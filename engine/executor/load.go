@@ -31,7 +31,9 @@ func (c *Core) Load() Load {
 		p := s.prompt
 		l.Active++
 		l.PromptTokens += p
-		l.UncachedTokens += p - min(max(s.cached, c.expected(s)), p)
+		if s.choice == 0 { // which has computed it for all
+			l.UncachedTokens += p - min(max(s.cached, c.expected(s)), p)
+		}
 		l.QueuedPrefill += p - min(c.provided(s), p)
 	}
 	if c.flight {
@@ -44,6 +46,9 @@ func (c *Core) Load() Load {
 // provided returns how many leading tokens of s need no computation here any
 // more: they are computed, or a pull brings them.
 func (c *Core) provided(s *sequence) int {
+	if s.State == request.Fork {
+		return s.prompt
+	}
 	if s.State == request.GenInit || s.State == request.GenRecv {
 		return s.Offered
 	}

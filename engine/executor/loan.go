@@ -39,6 +39,7 @@ func (c *Core) Lend(now time.Duration, id transfer.ID, prompt []int32, salt stri
 	s.Table = slices.Clone(c.match[:n])
 	c.kv.Share(s.Table)
 	c.register(s)
+	c.index(s)
 	c.lent++
 	c.stats.Lent++
 	if !c.enter(s, request.CtxSend) {

@@ -389,6 +389,7 @@ func TestRandomLoans(t *testing.T) {
 				q.Kind, q.TransferID = request.ContextOnly, int64(n)
 			}
 			q.Priority = float64(rapid.IntRange(0, 2).Draw(t, "priority")) / 2
+			m.ranks[to].drawChoices(t, q)
 			talks = append(talks, prompt)
 			loans[m.ranks[to].submit(q, h)] = h != nil
 		}

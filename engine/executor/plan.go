@@ -52,6 +52,7 @@ func (c *Core) carryOut(p *scheduler.Plan) {
 	for _, q := range p.Paused {
 		s := c.slots[q.Slot]
 		s.committed = 0
+		c.copied(s)
 		c.stats.Paused++
 		c.enter(s, request.Paused)
 	}
@@ -90,6 +91,7 @@ func (c *Core) build(p *scheduler.Plan) *Batch {
 			b.Copies = append(b.Copies, Copy{From: a.From, To: a.Seq.Table[a.Shared], Tokens: a.Copied})
 		}
 	}
+	c.reused = len(b.Copies)
 	for _, r := range p.Rows {
 		s := c.slots[r.Seq.Slot]
 		if s.State == request.GenReady {
@@ -102,10 +104,17 @@ func (c *Core) build(p *scheduler.Plan) *Batch {
 			s.times.Scheduled = c.now
 		}
 		end := s.Computed + r.Tokens
-		b.Rows = append(b.Rows, Row{
+		row := Row{
 			Request: s.req, Tokens: s.tokens[s.Computed:end:end], Pos: s.Computed,
 			Pages: s.Table[:c.blocksFor(end)], Sample: end == s.Known, Index: s.output(), Context: ctx,
-		})
+		}
+		if row.Sample {
+			row.Forks = s.forkRequests()
+		}
+		if s.part > 0 {
+			b.Copies = append(b.Copies, Copy{From: s.source, To: s.Table[s.prompt/c.cfg.BlockTokens], Tokens: s.part})
+		}
+		b.Rows = append(b.Rows, row)
 	}
 	c.plan, c.flight, c.planned = p, true, c.now
 	return b

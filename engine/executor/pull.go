@@ -132,6 +132,7 @@ func (c *Core) pulled(s *sequence, e transfer.PullEvent) {
 	}
 	s.Computed = s.Offered
 	c.commit(s)
+	c.forkOff(s, nil)
 	c.goOn(s)
 }
 

@@ -25,6 +25,15 @@ type client struct {
 	handle  *transfer.Handle
 	retired bool
 	loans   []Borrowed
+	forks   []*client // the choices after the first
+}
+
+// choice returns the client of choice i.
+func (cl *client) choice(i int) *client {
+	if i == 0 {
+		return cl
+	}
+	return cl.forks[i-1]
 }
 
 // rank is a core with a fake model. The K and V of a position is a hash of
@@ -54,10 +63,13 @@ func newRank(t fatal, cfg Config) *rank {
 
 func (r *rank) submit(q *request.Request, h *transfer.Handle) *client {
 	refused := r.Precheck(q, h)
-	r.clients[q.ID] = &client{req: q}
+	cl := &client{req: q}
+	for range q.Answers() - 1 {
+		cl.forks = append(cl.forks, &client{req: q})
+	}
+	r.clients[q.ID] = cl
 	r.Submit(r.now, q, h)
 	r.collect()
-	cl := r.clients[q.ID]
 	if refused == nil != (cl.err == nil || cl.err.Code == request.QueueFull) {
 		r.t.Fatalf("request %d: precheck says %v, submit %v", q.ID, refused, cl.err)
 	}
@@ -68,7 +80,10 @@ func (r *rank) submit(q *request.Request, h *transfer.Handle) *client {
 func (r *rank) collect() {
 	e := r.Effects()
 	for _, o := range e.Outputs {
-		cl := r.clients[o.Request.ID]
+		cl := r.clients[o.Request.ID].choice(o.Choice)
+		if o.Request != cl.req {
+			r.t.Fatalf("request %d: an output of another record", o.Request.ID)
+		}
 		if cl.finish != request.Running || o.First != len(cl.tokens) {
 			r.t.Fatalf("request %d: output %+v after %q and %d tokens", o.Request.ID, o, cl.finish, len(cl.tokens))
 		}
@@ -162,15 +177,21 @@ func (r *rank) run(b *Batch) Result {
 		if row.Context {
 			r.prefilled += len(row.Tokens)
 		}
-		res.Sampled[i].Token.ID = int32(h>>20) % int32(r.cfg.Vocab/4) // few tokens: prompts meet again
-		if res.Sampled[i].Token.ID < 0 {
-			res.Sampled[i].Token.ID = -res.Sampled[i].Token.ID
+		res.Sampled[i].Token.ID = r.draw(h, row.Request.Sampling.Stream)
+		for _, q := range row.Forks {
+			res.Sampled[i].Forks = append(res.Sampled[i].Forks, Sampled{Token: request.Token{ID: r.draw(h, q.Sampling.Stream)}})
 		}
 	}
 	for _, row := range b.Rows {
 		r.verifyPages(row)
 	}
 	return res
+}
+
+// draw is the fake sampler: few tokens, so that prompts meet again.
+func (r *rank) draw(h uint64, stream uint32) int32 {
+	t := int32((h^uint64(stream)<<24)>>20) % int32(r.cfg.Vocab/4)
+	return max(t, -t)
 }
 
 // verifyPages proves that all of a row's past is in its pages.
@@ -186,7 +207,7 @@ func (r *rank) verifyPages(row Row) {
 
 func (r *rank) known(q *request.Request) []int32 {
 	all := slices.Clone(q.Prompt)
-	return append(all, r.clients[q.ID].tokens...)
+	return append(all, r.clients[q.ID].choice(int(q.Sampling.Stream)).tokens...)
 }
 
 func seed(q *request.Request) uint64 {
@@ -202,18 +223,15 @@ func mixToken(h uint64, t int32) uint64 {
 	return h ^ h>>29
 }
 
-// oracle returns the n tokens that follow a prompt.
-func (r *rank) oracle(q *request.Request, n int) []int32 {
+// oracle returns the n tokens that follow a prompt in a choice.
+func (r *rank) oracle(q *request.Request, choice, n int) []int32 {
 	h := seed(q)
 	for _, t := range q.Prompt {
 		h = mixToken(h, t)
 	}
 	out := make([]int32, n)
 	for i := range out {
-		t := int32(h>>20) % int32(r.cfg.Vocab/4)
-		if t < 0 {
-			t = -t
-		}
+		t := r.draw(h, uint32(choice))
 		out[i], h = t, mixToken(h, t)
 	}
 	return out
@@ -224,20 +242,31 @@ func (r *rank) oracle(q *request.Request, n int) []int32 {
 func (r *rank) verifyEnd(all bool) {
 	r.t.Helper()
 	for id, cl := range r.clients {
-		want := r.oracle(cl.req, cl.req.MaxTokens)
-		if len(cl.tokens) > len(want) || !slices.Equal(cl.tokens, want[:len(cl.tokens)]) {
-			r.t.Fatalf("request %d: %v, want %v", id, cl.tokens, want)
+		r.verifyChoice(id, 0, cl, all)
+		if !cl.retired {
+			r.t.Fatalf("request %d is not retired", id)
 		}
-		if cl.finish == request.FinishLength && len(cl.tokens) != len(want) || cl.finish == request.Running || !cl.retired {
-			r.t.Fatalf("request %d ended %q with %d of %d tokens, retired %v", id, cl.finish, len(cl.tokens), len(want), cl.retired)
-		}
-		if all && cl.finish == request.FinishError && cl.err.Code != request.InvalidRequest {
-			r.t.Fatalf("request %d failed: %v", id, cl.err)
+		for i, k := range cl.forks {
+			r.verifyChoice(id, i+1, k, all)
 		}
 	}
 	st := r.Stats()
 	if st.BlocksFree+st.BlocksReusable != st.BlocksTotal || st.Holds+st.Waiting+st.Running != 0 || st.Deadlocks != 0 {
 		r.t.Fatalf("left over: %+v", st)
+	}
+}
+
+func (r *rank) verifyChoice(id request.ID, choice int, cl *client, all bool) {
+	r.t.Helper()
+	want := r.oracle(cl.req, choice, cl.req.MaxTokens)
+	if len(cl.tokens) > len(want) || !slices.Equal(cl.tokens, want[:len(cl.tokens)]) {
+		r.t.Fatalf("request %d, choice %d: %v, want %v", id, choice, cl.tokens, want)
+	}
+	if cl.finish == request.FinishLength && len(cl.tokens) != len(want) || cl.finish == request.Running {
+		r.t.Fatalf("request %d, choice %d ended %q with %d of %d tokens", id, choice, cl.finish, len(cl.tokens), len(want))
+	}
+	if all && cl.finish == request.FinishError && cl.err.Code != request.InvalidRequest {
+		r.t.Fatalf("request %d failed: %v", id, cl.err)
 	}
 }
 
@@ -258,6 +287,7 @@ func (r *rank) checkLoad(b *Batch) {
 				want.QueuedPrefill -= s.likely
 				cached = s.likely
 			}
+		case request.Fork:
 		case request.GenInit:
 			want.Waiting++
 			want.QueuedPrefill += p - s.Offered
@@ -274,7 +304,9 @@ func (r *rank) checkLoad(b *Batch) {
 		}
 		want.Active++
 		want.PromptTokens += p
-		want.UncachedTokens += max(p-cached, 0)
+		if s.choice == 0 {
+			want.UncachedTokens += max(p-cached, 0)
+		}
 	}
 	if b != nil {
 		for _, row := range b.Rows {

@@ -33,15 +33,18 @@ func (c *Core) refuse(r *request.Request, h *transfer.Handle) *request.Error {
 	if err := c.refuseRole(r, h); err != nil {
 		return err
 	}
+	if err := c.checkChoices(r); err != nil {
+		return err
+	}
 	if err := c.refuseTokens(r); err != nil {
 		return err
 	}
 	if err := checkSampling(&r.Sampling, c.cfg.Vocab); err != nil {
 		return err
 	}
-	if n := c.completion(r); n > c.cfg.Blocks {
+	if n := c.needs(r); n > c.cfg.Blocks {
 		return request.Errorf(request.CapacityNever,
-			"prompt and max_tokens need %d KV blocks, this worker has %d: shorten one of them", n, c.cfg.Blocks)
+			"prompt and max_tokens of %d choices need %d KV blocks, this worker has %d: lower one of them", r.Answers(), n, c.cfg.Blocks)
 	}
 	if r.TransferID != 0 && r.Kind != request.Full && c.recent.refused(transfer.ID(r.TransferID), c.now) {
 		return request.Errorf(request.Cancelled, "aborted before it came")
@@ -113,7 +116,7 @@ func (c *Core) refuseTokens(r *request.Request) *request.Error {
 		return request.Invalid("disaggregated_params.first_gen_tokens", "a context_only request has none yet")
 	case !(r.Priority >= 0 && r.Priority <= 1): // a NaN has no place in a queue
 		return request.Invalid("priority", "%v is not in [0, 1]", r.Priority)
-	case len(r.FirstTokens) > c.maxTokens(r):
+	case len(r.FirstTokens)/r.Answers() > c.maxTokens(r):
 		return request.Invalid("max_tokens", "%d is less than the tokens generated already", r.MaxTokens)
 	}
 	if err := checkIDs("prompt", r.Prompt, c.cfg.Vocab); err != nil {

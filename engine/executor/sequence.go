@@ -46,6 +46,14 @@ type sequence struct {
 	due     time.Duration // next local deadline, while heapAt >= 0
 	heapAt  int
 
+	fam    *family     // of several choices, else nil
+	choice int         // which of them it is
+	head   *sequence   // in Fork: who computes the prompt
+	forks  []*sequence // those in Fork that wait for this one
+	owed   bool        // ctx: another choice goes on elsewhere, so the blocks are leased
+	source int32       // with part: block whose beginning is to be copied before the first row
+	part   int         // tokens of it, 0 = no copy is due
+
 	lease  lease
 	pull   pull
 	handed []request.Token  // that came with a pull

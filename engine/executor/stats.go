@@ -56,7 +56,7 @@ func (c *Core) Check() error {
 	if err := c.kv.Check(c.tables()); err != nil {
 		return err
 	}
-	count, suspects, recvOpen, recvBlocks, lent, awaiting := 0, 0, 0, 0, 0, 0
+	count, suspects, recvOpen, recvBlocks, lent, awaiting, forks := 0, 0, 0, 0, 0, 0, 0
 	for i, s := range c.slots {
 		if s == nil {
 			continue
@@ -75,7 +75,10 @@ func (c *Core) Check() error {
 		if s.lent {
 			lent++
 		}
-		if s.Slot != i || !s.lent && c.byID[s.req.ID] != s {
+		if s.fam != nil && !s.fam.counts(s) {
+			forks++
+		}
+		if q := c.byID[s.req.ID]; s.Slot != i || !s.lent && q != s && (q == nil || q.fam == nil || q.fam != s.fam) {
 			return fmt.Errorf("executor: request %d is registered wrongly", s.req.ID)
 		}
 		if err := c.checkSequence(s); err != nil {
@@ -83,7 +86,7 @@ func (c *Core) Check() error {
 		}
 	}
 	switch {
-	case count != len(c.byID)+lent || lent != c.lent || count != c.alive+c.closing || suspects != c.suspects:
+	case count != len(c.byID)+lent+forks || lent != c.lent || count != c.alive+c.closing || suspects != c.suspects:
 		return fmt.Errorf("executor: %d requests, %d ids, %d alive, %d closing, %d of %d suspects",
 			count, len(c.byID), c.alive, c.closing, suspects, c.suspects)
 	case awaiting != c.awaiting:
@@ -103,7 +106,10 @@ func (c *Core) Check() error {
 func (c *Core) checkSequence(s *sequence) error {
 	b := c.cfg.BlockTokens
 	switch s.State {
-	case request.Waiting, request.GenInit, request.Paused, request.CtxWaitPeer:
+	case request.Waiting, request.GenInit, request.Paused, request.CtxWaitPeer, request.Fork:
+		if s.State == request.Fork != (s.head != nil) {
+			return fmt.Errorf("waits for the prompt of another: %v", s.head != nil)
+		}
 		if len(s.Table) != 0 || s.holds != 0 {
 			return fmt.Errorf("has %d blocks, holds %b", len(s.Table), s.holds)
 		}

@@ -70,13 +70,29 @@ func (c *Core) reject(r *request.Request, err *request.Error, forget bool) {
 	if err.Code == request.Cancelled {
 		out.Finish, out.Err = request.FinishCancelled, nil
 	}
-	c.fx().Outputs = append(c.fx().Outputs, out)
+	for out.Choice = range r.Answers() {
+		c.fx().Outputs = append(c.fx().Outputs, out)
+	}
 	if forget {
 		c.fx().Retired = append(c.fx().Retired, r.ID)
 	}
 }
 
+// newSequence makes the records of a request and returns that of its first choice.
 func (c *Core) newSequence(r *request.Request) *sequence {
+	if r.Answers() == 1 {
+		s := c.sequenceOf(r)
+		c.index(s)
+		return s
+	}
+	s := c.sequenceOf(ofChoice(r, 0))
+	c.index(s)
+	c.addForks(s, r)
+	return s
+}
+
+// sequenceOf makes the record of one choice.
+func (c *Core) sequenceOf(r *request.Request) *sequence {
 	c.number++
 	s := &sequence{req: r, prompt: len(r.Prompt), root: c.root(r.CacheSalt), arrived: c.now, heapAt: -1}
 	s.ID, s.Number, s.Priority = r.ID, c.number, r.Priority
@@ -88,13 +104,11 @@ func (c *Core) newSequence(r *request.Request) *sequence {
 	}
 	s.Complete = c.completion(r)
 	c.register(s)
-	c.byID[r.ID] = s
 	return s
 }
 
-// register gives s a slot and makes it findable by its transfer.
+// register gives s a slot.
 func (c *Core) register(s *sequence) {
-	r := s.req
 	if n := len(c.vacant); n > 0 {
 		s.Slot = c.vacant[n-1]
 		c.vacant = c.vacant[:n-1]
@@ -103,13 +117,20 @@ func (c *Core) register(s *sequence) {
 		c.slots = append(c.slots, nil)
 	}
 	c.slots[s.Slot] = s
-	switch r.Kind {
-	case request.ContextOnly:
-		c.byCtx[transfer.ID(r.TransferID)] = s
-	case request.GenerationOnly:
-		c.byGen[transfer.ID(r.TransferID)] = s
-	}
 	c.alive++
+}
+
+// index makes a request findable by the first of its sequences.
+func (c *Core) index(s *sequence) {
+	if !s.lent {
+		c.byID[s.req.ID] = s
+	}
+	switch s.req.Kind {
+	case request.ContextOnly:
+		c.byCtx[transfer.ID(s.req.TransferID)] = s
+	case request.GenerationOnly:
+		c.byGen[transfer.ID(s.req.TransferID)] = s
+	}
 }
 
 // maxTokens clamps the budget to what fits the context.

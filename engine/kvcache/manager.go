@@ -184,8 +184,7 @@ func (m *Manager) BeginCopy(id int32) {
 	m.blocks[id].copies++
 }
 
-// EndCopy ends one BeginCopy. Call it before the table that the copy was for is
-// released: the source must not become newer than its parent.
+// EndCopy ends one BeginCopy.
 func (m *Manager) EndCopy(id int32) {
 	b := &m.blocks[id]
 	if b.copies--; b.copies < 0 {
@@ -193,6 +192,9 @@ func (m *Manager) EndCopy(id int32) {
 	}
 	if b.ref == 0 && b.copies == 0 {
 		m.park(id)
+		if b.indexed { // its parents may have been freed before it
+			m.raiseAncestors(b.parent, b.priority, true)
+		}
 	}
 }
 

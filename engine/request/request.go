@@ -22,10 +22,13 @@ type Request struct {
 	ID        ID
 	Kind      Kind
 	Prompt    []int32 // P >= 1 token ids
-	MaxTokens int     // G, most tokens to generate; clamped to the context length at arrival
-	Sampling  Sampling
-	Priority  float64       // 0..1, higher first; only the PRIORITY queue looks at it
-	Deadline  time.Duration // on the engine clock, 0 = none
+	MaxTokens int     // G, most tokens of each choice; clamped to the context length at arrival
+	// Choices is how many answers are asked for; 0 means one. They share the prefill
+	// and the prompt's blocks. Choice i draws from stream Sampling.Stream + i.
+	Choices  int
+	Sampling Sampling
+	Priority float64       // 0..1, higher first; only the PRIORITY queue looks at it
+	Deadline time.Duration // on the engine clock, 0 = none
 
 	CacheSalt      string // isolates prefix reuse between salts
 	ConversationID string // bookkeeping id of the conversation
@@ -41,8 +44,9 @@ type Request struct {
 	// and gets them with the blocks.
 	GenFirst bool
 	// FirstTokens are the output tokens that exist already: what the ctx worker
-	// sampled, for GenerationOnly; what another worker decoded before its stream
-	// broke, for a Full request that goes on here. Decoding continues after them.
+	// sampled, one for each choice, for GenerationOnly; what another worker decoded
+	// before its stream broke, for a Full request of one choice that goes on here.
+	// Decoding continues after them.
 	FirstTokens []Token
 	// FirstEmitted is set when the client already has FirstTokens.
 	FirstEmitted bool
@@ -50,10 +54,15 @@ type Request struct {
 	// Text turns output tokens into text and finds stop strings. The core calls
 	// it once for each output token, in order. Nil: no text, no stop strings.
 	Text Text
+	// ForkTexts are the Texts of the choices after the first; nil where Text is.
+	ForkTexts []Text
 	// Shown says how Text is to be made where the request runs, which may be
 	// another process. Nil: Text stays as it is.
 	Shown *Shown
 }
+
+// Answers returns how many choices the request has, at least 1.
+func (r *Request) Answers() int { return max(r.Choices, 1) }
 
 // Shown is the rule by which output tokens become text.
 type Shown struct {

@@ -16,6 +16,7 @@ const (
 	Decode                   // one token a step
 	Last                     // the step in flight reaches the length limit
 	Paused                   // preempted: tokens kept, blocks given back
+	Fork                     // a choice that waits for the prefill it shares with others
 	CtxSend                  // prefill answered, blocks under a lease
 	Closed                   // the client has its final answer
 	Retired                  // no memory left, forgotten
@@ -24,7 +25,7 @@ const (
 
 var stateNames = [numStates]string{
 	"NEW", "WAITING", "CTX_WAIT_PEER", "PREFILL", "GEN_INIT", "GEN_RECV", "GEN_READY",
-	"DECODE", "LAST", "PAUSED", "CTX_SEND", "CLOSED", "RETIRED",
+	"DECODE", "LAST", "PAUSED", "FORK", "CTX_SEND", "CLOSED", "RETIRED",
 }
 
 // String returns the state's name as the documents write it.
@@ -46,7 +47,7 @@ func set(states ...State) (m uint16) {
 // is a bug of the caller.
 var next = [numStates]uint16{
 	// Blocks lent to another rank are under a lease without having run.
-	New:         set(Waiting, CtxWaitPeer, GenInit, CtxSend, Closed),
+	New:         set(Waiting, CtxWaitPeer, GenInit, Fork, CtxSend, Closed),
 	Waiting:     set(Prefill, Closed),
 	CtxWaitPeer: set(Waiting, Closed),
 	// A failed step sends what it admitted back to the queue as Paused, a held
@@ -59,8 +60,11 @@ var next = [numStates]uint16{
 	Decode:   set(Decode, Last, Paused, Closed),
 	Last:     set(Closed),
 	Paused:   set(Prefill, Closed),
-	CtxSend:  set(Closed),
-	Closed:   set(Retired),
+	// Without room for blocks of its own it goes on as one that was paused; when
+	// the choice that was to prefill has ended it does that itself.
+	Fork:    set(Decode, GenReady, Paused, Waiting, Closed),
+	CtxSend: set(Closed),
+	Closed:  set(Retired),
 }
 
 // CanBecome reports whether a request in state s may enter state to.

@@ -20,6 +20,10 @@ func TestTransitionTable(t *testing.T) {
 		{GenReady, Decode},
 		{Decode, Paused},
 		{CtxSend, Closed},
+		{New, Fork},
+		{Fork, Decode},
+		{Fork, GenReady},
+		{Fork, Paused},
 		{Closed, Retired},
 	} {
 		if !a.from.CanBecome(a.to) {

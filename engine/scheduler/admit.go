@@ -74,9 +74,10 @@ func (s *Scheduler) pullFits(q *Seq, m Match, fresh int) bool {
 // the budgets allow. Blocks for all known tokens are taken at once: admitting by
 // the first chunk could restart a long prompt for ever.
 func (s *Scheduler) admit() {
-	for len(s.waiting.list) > 0 && !s.full && len(s.running.list) < s.cfg.MaxBatch {
+	places := s.places()
+	for len(s.waiting.list) > 0 && !s.full {
 		q := s.waiting.list[0]
-		if !s.wanted(q) || s.barred != nil && s.waiting.less(s.barred, q) {
+		if places < 1+q.Forks || !s.wanted(q) || s.barred != nil && s.waiting.less(s.barred, q) {
 			return
 		}
 		m := s.prefix.Match(q)
@@ -96,12 +97,22 @@ func (s *Scheduler) admit() {
 		q.Table, _ = s.blocks.Take(q.Table, s.blocksFor(q.Known)-len(m.Blocks))
 		q.Computed = computed
 		s.put(q, inRunning)
+		places -= 1 + q.Forks
 		s.reserved += max(0, q.Complete-len(q.Table))
 		s.plan.Admitted = append(s.plan.Admitted, Admission{
 			Seq: q, Shared: len(m.Blocks), From: m.From, Copied: m.Tokens,
 		})
 		s.rowOrDeal(q, n)
 	}
+}
+
+// places returns how many more sequences may run.
+func (s *Scheduler) places() int {
+	n := s.cfg.MaxBatch
+	for _, q := range s.running.list {
+		n -= 1 + q.Forks
+	}
+	return n
 }
 
 // fits is the admission predicate; extra blocks are taken by other means.

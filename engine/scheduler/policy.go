@@ -12,6 +12,9 @@ const (
 	StaticBatch       Policy = "STATIC_BATCH"
 )
 
+// Pauses reports whether requests are admitted that may have to be paused.
+func (p Policy) Pauses() bool { return p == MaxUtilization }
+
 // Valid reports whether p is a known policy.
 func (p Policy) Valid() bool {
 	return p == GuaranteedNoEvict || p == MaxUtilization || p == StaticBatch

@@ -19,7 +19,8 @@ type Seq struct {
 	Computed int     // leading tokens whose K and V are in Table's blocks
 	Offered  int     // tokens that a pull brings, for GenInit
 	Borrows  bool    // for GenInit: prefills after the pull, which is only an optimisation
-	Complete int     // blocks that the request needs until its end
+	Forks    int     // sequences that will start with its first token and count as running then
+	Complete int     // blocks that it and its Forks need until their end
 	Table    []int32 // its blocks, in order
 	Pauses   int
 	Suspect  bool // was in a step that failed and has not run since
