@@ -127,6 +127,7 @@ func (c *Core) meet(s *sequence, m transfer.Attach) {
 	}
 	l := &s.lease
 	if s.State == request.CtxSend {
+		c.tellProgress(m.Peer, m.ID, true)
 		c.serve(s, m)
 		return
 	}

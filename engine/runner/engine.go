@@ -37,6 +37,8 @@ type Transport interface {
 	Stop(transfer.ID)
 	KeepAlive(h transfer.Handle, limit time.Duration)
 	Accept(transfer.Accept)
+	Progress(transfer.Progress)
+	End(transfer.End)
 	Reject(transfer.Reject)
 	DoneReply(transfer.DoneReply)
 	Revoke(transfer.ID)
@@ -63,12 +65,15 @@ type Info struct {
 	Incarnation      string
 	Namespace        string
 	TransferEndpoint string // tcp://host:port, empty without transfer
-	Layout           transfer.Layout
-	Vocab            int
-	MaxBatch         int
-	MaxNumTokens     int
-	MaxSeqLen        int
-	Backend          string // for people: device, instruction set, threads
+	// GenFirst is the encoded handle for generation-first requests, nil if their
+	// legs cannot find each other here.
+	GenFirst     []byte
+	Layout       transfer.Layout
+	Vocab        int
+	MaxBatch     int
+	MaxNumTokens int
+	MaxSeqLen    int
+	Backend      string // for people: device, instruction set, threads
 
 	Ranks         int    // attention-DP ranks that requests are placed on; 1 without attention DP
 	TensorRanks   int    // ranks that share each request; 1 with attention DP
@@ -162,11 +167,13 @@ func (e *Engine) Submit(ctx context.Context, r *request.Request, opaque []byte) 
 		return nil, request.Invalid("disaggregated_params", "this worker has no cache_transceiver_config, so it takes whole requests only")
 	}
 	if r.Kind == request.GenerationOnly {
-		h, err := transport.DecodeHandle(opaque)
+		h, err := handleOf(transport, r, opaque)
 		if err != nil {
 			return nil, request.Invalid("disaggregated_params.encoded_opaque_state", "%v", err)
 		}
 		sub.handle = h
+	} else if r.GenFirst && e.group != nil && e.group.spans() {
+		return nil, request.Invalid("disaggregated_params.schedule_style", "the ranks of this worker are in several processes: it takes generation_first requests as a generation worker only")
 	}
 	if r.Text == nil && r.Shown != nil && e.cfg.Text != nil {
 		r.Text = e.cfg.Text(r)
@@ -186,6 +193,19 @@ func (e *Engine) Submit(ctx context.Context, r *request.Request, opaque []byte) 
 		return nil, sub.refused
 	}
 	return sub.stream, nil
+}
+
+// handleOf decodes the handle of a GenerationOnly request. One for generation-first
+// requests is the same for all of them; the transfer's id is the request's.
+func handleOf(t interface {
+	DecodeHandle([]byte) (*transfer.Handle, error)
+}, r *request.Request, opaque []byte,
+) (*transfer.Handle, error) {
+	h, err := t.DecodeHandle(opaque)
+	if err == nil && h.GenFirst {
+		h.ID = transfer.ID(r.TransferID)
+	}
+	return h, err
 }
 
 // Cancel ends a request if it is alive; it never waits.

@@ -342,6 +342,11 @@ func (l *Loaded) engine(ctx context.Context, o *LoadOptions, ck *model.Checkpoin
 	}
 	if shown {
 		info.TransferEndpoint = core.Endpoint // else only the ranks here use it
+		if elsewhere := o.AttentionDP && ranks.Len() < o.Ranks; !elsewhere && core.Role != executor.Gen {
+			info.GenFirst = wire.EncodeHandle(&transfer.Handle{
+				Incarnation: o.Incarnation, Endpoint: core.Endpoint, Lease: min(core.Lease, core.PeerWait), Layout: core.Layout, GenFirst: true,
+			})
+		}
 	}
 	cfg := Config{Core: core, Info: info, Logger: o.Logger, Text: l.show, Idle: o.idle()}
 	switch size := max(o.Ranks, 1); {

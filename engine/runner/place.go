@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"errors"
 	"time"
 
 	"tandem/engine/adprouter"
@@ -107,7 +108,10 @@ func (m *member) accept(t *lockstep.Taken) error {
 	}
 	h := t.Lent
 	if len(opaque) > 0 {
-		if h, err = m.decodeHandle(opaque); err != nil {
+		if m.transport == nil {
+			return errors.New("a handle, but this rank has no transport")
+		}
+		if h, err = handleOf(m.transport, r, opaque); err != nil {
 			return err
 		}
 	}

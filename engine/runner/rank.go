@@ -131,6 +131,12 @@ func (r *rank) carry() {
 	for _, id := range fx.Revoked {
 		r.transport.Revoke(id)
 	}
+	for _, p := range fx.Progress {
+		r.transport.Progress(p)
+	}
+	for _, x := range fx.Ends {
+		r.transport.End(x)
+	}
 	for _, a := range fx.Accepts {
 		r.transport.Accept(a)
 	}

@@ -28,6 +28,8 @@ func (*frozen) KeepAlive(transfer.Handle, time.Duration) {}
 func (*frozen) Accept(transfer.Accept)                   {}
 func (*frozen) Reject(transfer.Reject)                   {}
 func (*frozen) DoneReply(transfer.DoneReply)             {}
+func (*frozen) Progress(transfer.Progress)               {}
+func (*frozen) End(transfer.End)                         {}
 func (*frozen) Revoke(transfer.ID)                       {}
 func (*frozen) EncodeHandle(*transfer.Handle) []byte     { return []byte("handle") }
 func (f *frozen) DecodeHandle(b []byte) (*transfer.Handle, error) {

@@ -42,9 +42,6 @@ func (s *Server) kindOf(q *openai.Request, role executor.Role) (request.Kind, er
 	if !s.cfg.Transceiver {
 		return 0, openai.Invalid(param, "this worker has no cache_transceiver_config and takes whole requests only: leave disaggregated_params out, or configure the transceiver")
 	}
-	if d.ScheduleStyle == openai.GenerationFirst {
-		return 0, openai.Unsupported("disaggregated_params.schedule_style", "schedule_style generation_first is not supported by this worker: use context_first")
-	}
 	if d.DisaggRequestID == nil || *d.DisaggRequestID <= 0 {
 		return 0, openai.Invalid("disaggregated_params.disagg_request_id", "disaggregated_params needs a positive disagg_request_id")
 	}
@@ -88,9 +85,11 @@ func (j *job) build(kind request.Kind) error {
 		r.Deadline = j.Engine.Now() + j.in.deadline
 	}
 	if kind != request.Full {
-		r.TransferID = *q.Disagg.DisaggRequestID
+		r.TransferID, r.GenFirst = *q.Disagg.DisaggRequestID, q.Disagg.ScheduleStyle == openai.GenerationFirst
 	}
 	switch {
+	case r.GenFirst && kind == request.GenerationOnly:
+		err = j.meet()
 	case kind == request.GenerationOnly:
 		err = j.handover(r)
 	case kind == request.Full && q.Disagg != nil && len(q.Disagg.FirstGenTokens) > 0:
@@ -111,8 +110,9 @@ func (j *job) defaultBudget() int {
 	return j.info.MaxSeqLen
 }
 
-// prompt returns the prompt's ids. A gen leg never tokenises: its ids must be
-// those the ctx worker used.
+// prompt returns the prompt's ids. A gen leg does not tokenise: its ids must be
+// those the ctx worker used. Only one that starts together with its ctx leg may
+// have to; that the ids are equal is proved when the two meet.
 func (j *job) prompt(kind request.Kind) ([]int32, error) {
 	q := j.wire
 	switch {
@@ -120,7 +120,7 @@ func (j *job) prompt(kind request.Kind) ([]int32, error) {
 		return q.PromptIDs, nil
 	case q.Endpoint == openai.Completion && q.Prompt.IDs != nil:
 		return q.Prompt.IDs, nil
-	case kind == request.GenerationOnly:
+	case kind == request.GenerationOnly && q.Disagg.ScheduleStyle != openai.GenerationFirst:
 		return nil, openai.Invalid("prompt_token_ids", "a generation_only request needs the prompt's token ids: send prompt_token_ids or prompt_token_ids_b64 from the ctx reply")
 	case q.Endpoint == openai.Completion:
 		return j.encode("prompt", q.Prompt.Text, tokenizer.EncodeOptions{AddSpecial: true})
@@ -196,6 +196,16 @@ func (j *job) handover(r *request.Request) error {
 	}
 	j.opaque, r.FirstTokens, r.FirstEmitted = opaque, []request.Token{first}, d.FirstTokenEmitted
 	return nil
+}
+
+// meet fills in how a gen leg finds the ctx leg that starts together with it.
+func (j *job) meet() (err error) {
+	const at = "disaggregated_params."
+	if d := j.wire.Disagg; len(d.FirstGenTokens) > 0 || d.FirstTokenEmitted {
+		return openai.Invalid(at+"first_gen_tokens", "a generation_first request has no first token yet: it comes with the KV blocks")
+	}
+	j.opaque, err = opaqueOf(j.wire.Disagg)
+	return err
 }
 
 // goOn fills in the tokens that another worker decoded before its stream broke. The client has them, so decoding goes on

@@ -139,6 +139,7 @@ func TestRoles(t *testing.T) {
 	ctxBody := `{"prompt":[1],"disaggregated_params":{"request_type":"context_only","disagg_request_id":5}}`
 	genBody := `{"prompt":[1],"disaggregated_params":{"request_type":"generation_only","disagg_request_id":5,"first_gen_tokens":[65],"encoded_opaque_state":"AA=="}}`
 	full := `{"prompt":[1]}`
+	early := `{"prompt":[1],"disaggregated_params":{"request_type":"generation_only","schedule_style":"generation_first","disagg_request_id":5,"encoded_opaque_state":"AA=="}}`
 	for _, tc := range []struct {
 		role        executor.Role
 		transceiver bool
@@ -166,7 +167,12 @@ func TestRoles(t *testing.T) {
 		{executor.Gen, true, strings.Replace(genBody, `"AA=="`, `"!"`, 1), 400, "disaggregated_params.encoded_opaque_state", 0},
 		{executor.Gen, true, strings.Replace(genBody, `"prompt":[1]`, `"prompt":"text"`, 1), 400, "prompt_token_ids", 0},
 		{executor.Gen, true, strings.Replace(genBody, `"prompt":[1]`, `"prompt":[1],"logprobs":1`, 1), 400, "disaggregated_params.first_gen_log_probs", 0},
-		{executor.Gen, true, strings.Replace(genBody, `"disagg_request_id"`, `"schedule_style":"generation_first","disagg_request_id"`, 1), 400, "disaggregated_params.schedule_style", 0},
+		{executor.Gen, true, strings.Replace(genBody, `"disagg_request_id"`, `"schedule_style":"generation_first","disagg_request_id"`, 1), 400, "disaggregated_params.first_gen_tokens", 0},
+		{executor.Gen, true, early, 200, "", request.GenerationOnly},
+		{executor.Gen, true, strings.Replace(early, `[1]`, `"text"`, 1), 200, "", request.GenerationOnly},
+		{executor.Gen, true, strings.Replace(early, `"encoded_opaque_state"`, `"x"`, 1), 400, "disaggregated_params.encoded_opaque_state", 0},
+		{executor.Gen, true, strings.Replace(early, `"encoded_opaque_state"`, `"first_token_emitted":true,"encoded_opaque_state"`, 1), 400, "disaggregated_params.first_gen_tokens", 0},
+		{executor.Ctx, true, strings.Replace(ctxBody, `"disagg_request_id"`, `"schedule_style":"generation_first","disagg_request_id"`, 1), 200, "", request.ContextOnly},
 	} {
 		e := newEngine(tc.role, "A")
 		srv := serveFake(t, e, func(c *Config) { c.Transceiver = tc.transceiver })
@@ -175,8 +181,8 @@ func TestRoles(t *testing.T) {
 			t.Errorf("%s %v %s: got %d %s", tc.role, tc.transceiver, tc.body, status, text)
 			continue
 		}
-		if status == 200 && e.last(t).Kind != tc.kind {
-			t.Errorf("%s: kind %d", tc.body, e.last(t).Kind)
+		if status == 200 && (e.last(t).Kind != tc.kind || e.last(t).GenFirst != strings.Contains(tc.body, "generation_first")) {
+			t.Errorf("%s: kind %d, generation first %t", tc.body, e.last(t).Kind, e.last(t).GenFirst)
 		}
 		if n, _ := e.count(); status != 200 && n != 0 {
 			t.Errorf("%s: a refused request reached the engine", tc.body)

@@ -261,7 +261,7 @@ func (fakeTemplate) Render(messages, tools, kwargs json.RawMessage) (string, err
 func newEngine(role executor.Role, say string) *fakeEngine {
 	return &fakeEngine{say: say, info: runner.Info{
 		Role: role, Model: "tiny", Fingerprint: "fp", Incarnation: "inc", Namespace: "tiny@fp",
-		TransferEndpoint: "tcp://127.0.0.1:9", Vocab: 257, MaxBatch: 4, MaxNumTokens: 64, MaxSeqLen: 128,
+		TransferEndpoint: "tcp://127.0.0.1:9", GenFirst: []byte("template"), Vocab: 257, MaxBatch: 4, MaxNumTokens: 64, MaxSeqLen: 128,
 		Layout: transfer.Layout{Layers: 2, KVHeads: 1, HeadDim: 8, DType: "F32", BlockTokens: 16},
 	}}
 }

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"math"
@@ -110,9 +111,18 @@ func (s *Server) serverInfo(w http.ResponseWriter, _ *http.Request) {
 	_, logs := cacheTellerOf(b)
 	out.KVEvents = len(logs) > 0
 	if i.TransferEndpoint != "" {
-		out.Disagg = append(openai.AppendString([]byte(`{"ctx_info_endpoint":`), i.TransferEndpoint), '}')
+		out.Disagg = rendezvous(i)
 	}
 	writeJSON(w, out)
+}
+
+// rendezvous is what a gen leg is told of this worker before it has answered.
+func rendezvous(i runner.Info) json.RawMessage {
+	b := openai.AppendString([]byte(`{"ctx_info_endpoint":`), i.TransferEndpoint)
+	if len(i.GenFirst) > 0 {
+		b = openai.AppendString(append(b, `,"encoded_opaque_state":`...), base64.StdEncoding.EncodeToString(i.GenFirst))
+	}
+	return append(b, '}')
 }
 
 // cacheStatsBody is /kv_cache_stats.

@@ -20,7 +20,7 @@ func TestServerInfo(t *testing.T) {
 	_, _, text := get(t, srv.URL+"/server_info")
 	info := decode[discovery.ServerInfo](t, text)
 	if info.Role != "context" || info.Model != "tiny" || info.TokensPerBlock != 16 || info.HashAlgo != "tandem-kv1" || info.ADPSize != 1 ||
-		info.Layout.Layers != 2 || info.AdminAddr != "127.0.0.1:1" || info.MaxBatchSize != 4 || string(info.Disagg) != `{"ctx_info_endpoint":"tcp://127.0.0.1:9"}` {
+		info.Layout.Layers != 2 || info.AdminAddr != "127.0.0.1:1" || info.MaxBatchSize != 4 || string(info.Disagg) != `{"ctx_info_endpoint":"tcp://127.0.0.1:9","encoded_opaque_state":"dGVtcGxhdGU="}` {
 		t.Errorf("%s", text)
 	}
 	members := decode[map[string]json.RawMessage](t, text)

@@ -119,7 +119,7 @@ func firstLogprob(t *request.Token, entries []openai.TokenLog, n int) error {
 func opaqueOf(d *openai.DisaggParams) ([]byte, error) {
 	const param = "disaggregated_params.encoded_opaque_state"
 	if d.EncodedOpaqueState == nil || *d.EncodedOpaqueState == "" {
-		return nil, openai.Invalid(param, "a generation_only request needs the encoded_opaque_state of the ctx reply")
+		return nil, openai.Invalid(param, "a generation_only request needs the encoded_opaque_state of the ctx reply, or in generation_first of the ctx worker's /server_info")
 	}
 	b, err := base64.StdEncoding.DecodeString(*d.EncodedOpaqueState)
 	if err != nil {

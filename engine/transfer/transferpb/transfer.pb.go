@@ -112,17 +112,20 @@ func (x *Layout) GetPacking() string {
 // Handle is what a gen worker needs to fetch a request's blocks. It travels
 // through the frontend as opaque bytes.
 type Handle struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            int64                  `protobuf:"fixed64,1,opt,name=id,proto3" json:"id,omitempty"`
-	Incarnation   string                 `protobuf:"bytes,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	Endpoint      string                 `protobuf:"bytes,3,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
-	Rank          uint32                 `protobuf:"varint,4,opt,name=rank,proto3" json:"rank,omitempty"`
-	Epoch         uint32                 `protobuf:"varint,5,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	LeaseMs       uint32                 `protobuf:"varint,6,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"`
-	PromptTokens  uint32                 `protobuf:"varint,7,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"`
-	Layout        *Layout                `protobuf:"bytes,8,opt,name=layout,proto3" json:"layout,omitempty"`
-	Root          []byte                 `protobuf:"bytes,9,opt,name=root,proto3" json:"root,omitempty"`      // 16 bytes
-	Hashes        []byte                 `protobuf:"bytes,10,opt,name=hashes,proto3" json:"hashes,omitempty"` // 16 bytes for each full block of the prompt, in order
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	Id           int64                  `protobuf:"fixed64,1,opt,name=id,proto3" json:"id,omitempty"`
+	Incarnation  string                 `protobuf:"bytes,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Endpoint     string                 `protobuf:"bytes,3,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
+	Rank         uint32                 `protobuf:"varint,4,opt,name=rank,proto3" json:"rank,omitempty"`
+	Epoch        uint32                 `protobuf:"varint,5,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	LeaseMs      uint32                 `protobuf:"varint,6,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"`
+	PromptTokens uint32                 `protobuf:"varint,7,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"`
+	Layout       *Layout                `protobuf:"bytes,8,opt,name=layout,proto3" json:"layout,omitempty"`
+	Root         []byte                 `protobuf:"bytes,9,opt,name=root,proto3" json:"root,omitempty"`      // 16 bytes
+	Hashes       []byte                 `protobuf:"bytes,10,opt,name=hashes,proto3" json:"hashes,omitempty"` // 16 bytes for each full block of the prompt, in order
+	// A template: any request of this worker, before it was prefilled. It has
+	// neither id nor epoch nor anything of a prompt.
+	GenFirst      bool `protobuf:"varint,11,opt,name=gen_first,json=genFirst,proto3" json:"gen_first,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -225,6 +228,13 @@ func (x *Handle) GetHashes() []byte {
 		return x.Hashes
 	}
 	return nil
+}
+
+func (x *Handle) GetGenFirst() bool {
+	if x != nil {
+		return x.GenFirst
+	}
+	return false
 }
 
 // PullerMessage goes from the gen worker to the ctx worker.
@@ -475,14 +485,18 @@ func (*OwnerMessage_DoneReply) isOwnerMessage_Kind() {}
 
 // Attach asks for the blocks of a transfer.
 type Attach struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            int64                  `protobuf:"fixed64,1,opt,name=id,proto3" json:"id,omitempty"`
-	Incarnation   string                 `protobuf:"bytes,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	Rank          uint32                 `protobuf:"varint,3,opt,name=rank,proto3" json:"rank,omitempty"`
-	Epoch         uint32                 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Layout        *Layout                `protobuf:"bytes,5,opt,name=layout,proto3" json:"layout,omitempty"`
-	Have          []byte                 `protobuf:"bytes,6,opt,name=have,proto3" json:"have,omitempty"` // chain hashes the puller holds already, a prefix, 16 bytes each
-	Mac           []byte                 `protobuf:"bytes,7,opt,name=mac,proto3" json:"mac,omitempty"`   // HMAC-SHA-256 over purpose, id and incarnation
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Id          int64                  `protobuf:"fixed64,1,opt,name=id,proto3" json:"id,omitempty"`
+	Incarnation string                 `protobuf:"bytes,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Rank        uint32                 `protobuf:"varint,3,opt,name=rank,proto3" json:"rank,omitempty"`
+	Epoch       uint32                 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Layout      *Layout                `protobuf:"bytes,5,opt,name=layout,proto3" json:"layout,omitempty"`
+	Have        []byte                 `protobuf:"bytes,6,opt,name=have,proto3" json:"have,omitempty"` // chain hashes the puller holds already, a prefix, 16 bytes each
+	Mac         []byte                 `protobuf:"bytes,7,opt,name=mac,proto3" json:"mac,omitempty"`   // HMAC-SHA-256 over purpose, id and incarnation
+	// Waits for the ctx leg, on whatever rank it is. rank and epoch mean nothing.
+	GenFirst      bool   `protobuf:"varint,8,opt,name=gen_first,json=genFirst,proto3" json:"gen_first,omitempty"`
+	PromptTokens  uint32 `protobuf:"varint,9,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"` // with gen_first: both legs must have the same prompt
+	Prompt        []byte `protobuf:"bytes,10,opt,name=prompt,proto3" json:"prompt,omitempty"`                                 // with gen_first: chain hash behind the last token
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -566,6 +580,149 @@ func (x *Attach) GetMac() []byte {
 	return nil
 }
 
+func (x *Attach) GetGenFirst() bool {
+	if x != nil {
+		return x.GenFirst
+	}
+	return false
+}
+
+func (x *Attach) GetPromptTokens() uint32 {
+	if x != nil {
+		return x.PromptTokens
+	}
+	return 0
+}
+
+func (x *Attach) GetPrompt() []byte {
+	if x != nil {
+		return x.Prompt
+	}
+	return nil
+}
+
+// Token is one output token that the owner sampled.
+type Token struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            int32                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Logprob       float64                `protobuf:"fixed64,2,opt,name=logprob,proto3" json:"logprob,omitempty"`
+	Rank          uint32                 `protobuf:"varint,3,opt,name=rank,proto3" json:"rank,omitempty"` // 1-based, 0 = unknown
+	Top           []*TopLogprob          `protobuf:"bytes,4,rep,name=top,proto3" json:"top,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Token) Reset() {
+	*x = Token{}
+	mi := &file_transfer_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Token) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Token) ProtoMessage() {}
+
+func (x *Token) ProtoReflect() protoreflect.Message {
+	mi := &file_transfer_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Token.ProtoReflect.Descriptor instead.
+func (*Token) Descriptor() ([]byte, []int) {
+	return file_transfer_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Token) GetId() int32 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *Token) GetLogprob() float64 {
+	if x != nil {
+		return x.Logprob
+	}
+	return 0
+}
+
+func (x *Token) GetRank() uint32 {
+	if x != nil {
+		return x.Rank
+	}
+	return 0
+}
+
+func (x *Token) GetTop() []*TopLogprob {
+	if x != nil {
+		return x.Top
+	}
+	return nil
+}
+
+// TopLogprob is one alternative of a Token.
+type TopLogprob struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            int32                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Logprob       float64                `protobuf:"fixed64,2,opt,name=logprob,proto3" json:"logprob,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TopLogprob) Reset() {
+	*x = TopLogprob{}
+	mi := &file_transfer_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TopLogprob) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TopLogprob) ProtoMessage() {}
+
+func (x *TopLogprob) ProtoReflect() protoreflect.Message {
+	mi := &file_transfer_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TopLogprob.ProtoReflect.Descriptor instead.
+func (*TopLogprob) Descriptor() ([]byte, []int) {
+	return file_transfer_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *TopLogprob) GetId() int32 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *TopLogprob) GetLogprob() float64 {
+	if x != nil {
+		return x.Logprob
+	}
+	return 0
+}
+
 // Done says that all bytes came and were verified.
 type Done struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -576,7 +733,7 @@ type Done struct {
 
 func (x *Done) Reset() {
 	*x = Done{}
-	mi := &file_transfer_proto_msgTypes[5]
+	mi := &file_transfer_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -588,7 +745,7 @@ func (x *Done) String() string {
 func (*Done) ProtoMessage() {}
 
 func (x *Done) ProtoReflect() protoreflect.Message {
-	mi := &file_transfer_proto_msgTypes[5]
+	mi := &file_transfer_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -601,7 +758,7 @@ func (x *Done) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Done.ProtoReflect.Descriptor instead.
 func (*Done) Descriptor() ([]byte, []int) {
-	return file_transfer_proto_rawDescGZIP(), []int{5}
+	return file_transfer_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Done) GetEpoch() uint32 {
@@ -621,7 +778,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_transfer_proto_msgTypes[6]
+	mi := &file_transfer_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -633,7 +790,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_transfer_proto_msgTypes[6]
+	mi := &file_transfer_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -646,7 +803,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_transfer_proto_rawDescGZIP(), []int{6}
+	return file_transfer_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Cancel) GetReason() string {
@@ -670,7 +827,7 @@ type KeepAlive struct {
 
 func (x *KeepAlive) Reset() {
 	*x = KeepAlive{}
-	mi := &file_transfer_proto_msgTypes[7]
+	mi := &file_transfer_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -682,7 +839,7 @@ func (x *KeepAlive) String() string {
 func (*KeepAlive) ProtoMessage() {}
 
 func (x *KeepAlive) ProtoReflect() protoreflect.Message {
-	mi := &file_transfer_proto_msgTypes[7]
+	mi := &file_transfer_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -695,7 +852,7 @@ func (x *KeepAlive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeepAlive.ProtoReflect.Descriptor instead.
 func (*KeepAlive) Descriptor() ([]byte, []int) {
-	return file_transfer_proto_rawDescGZIP(), []int{7}
+	return file_transfer_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *KeepAlive) GetId() int64 {
@@ -748,7 +905,7 @@ type Accept struct {
 
 func (x *Accept) Reset() {
 	*x = Accept{}
-	mi := &file_transfer_proto_msgTypes[8]
+	mi := &file_transfer_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -760,7 +917,7 @@ func (x *Accept) String() string {
 func (*Accept) ProtoMessage() {}
 
 func (x *Accept) ProtoReflect() protoreflect.Message {
-	mi := &file_transfer_proto_msgTypes[8]
+	mi := &file_transfer_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -773,7 +930,7 @@ func (x *Accept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Accept.ProtoReflect.Descriptor instead.
 func (*Accept) Descriptor() ([]byte, []int) {
-	return file_transfer_proto_rawDescGZIP(), []int{8}
+	return file_transfer_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Accept) GetEpoch() uint32 {
@@ -829,7 +986,7 @@ type Reject struct {
 
 func (x *Reject) Reset() {
 	*x = Reject{}
-	mi := &file_transfer_proto_msgTypes[9]
+	mi := &file_transfer_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -841,7 +998,7 @@ func (x *Reject) String() string {
 func (*Reject) ProtoMessage() {}
 
 func (x *Reject) ProtoReflect() protoreflect.Message {
-	mi := &file_transfer_proto_msgTypes[9]
+	mi := &file_transfer_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -854,7 +1011,7 @@ func (x *Reject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reject.ProtoReflect.Descriptor instead.
 func (*Reject) Descriptor() ([]byte, []int) {
-	return file_transfer_proto_rawDescGZIP(), []int{9}
+	return file_transfer_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Reject) GetReason() string {
@@ -881,7 +1038,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_transfer_proto_msgTypes[10]
+	mi := &file_transfer_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -893,7 +1050,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_transfer_proto_msgTypes[10]
+	mi := &file_transfer_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -906,7 +1063,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_transfer_proto_rawDescGZIP(), []int{10}
+	return file_transfer_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Progress) GetBlocks() uint32 {
@@ -916,19 +1073,23 @@ func (x *Progress) GetBlocks() uint32 {
 	return 0
 }
 
-// Fin ends a PULL: all its frames were sent.
+// Fin ends a PULL: all its frames were sent. Where there is nothing to pull it
+// follows ACCEPT. In the place of ACCEPT it says that the request ended with its
+// first token.
 type Fin struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Epoch         uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Blocks        uint32                 `protobuf:"varint,2,opt,name=blocks,proto3" json:"blocks,omitempty"`
-	Crc           uint32                 `protobuf:"varint,3,opt,name=crc,proto3" json:"crc,omitempty"` // CRC-32C of the frames' checksums, little-endian, in order
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Epoch          uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Blocks         uint32                 `protobuf:"varint,2,opt,name=blocks,proto3" json:"blocks,omitempty"`
+	Crc            uint32                 `protobuf:"varint,3,opt,name=crc,proto3" json:"crc,omitempty"` // CRC-32C of the frames' checksums, little-endian, in order
+	FirstGenTokens []*Token               `protobuf:"bytes,4,rep,name=first_gen_tokens,json=firstGenTokens,proto3" json:"first_gen_tokens,omitempty"`
+	Finished       bool                   `protobuf:"varint,5,opt,name=finished,proto3" json:"finished,omitempty"` // no block is offered, no DONE expected
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Fin) Reset() {
 	*x = Fin{}
-	mi := &file_transfer_proto_msgTypes[11]
+	mi := &file_transfer_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -940,7 +1101,7 @@ func (x *Fin) String() string {
 func (*Fin) ProtoMessage() {}
 
 func (x *Fin) ProtoReflect() protoreflect.Message {
-	mi := &file_transfer_proto_msgTypes[11]
+	mi := &file_transfer_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -953,7 +1114,7 @@ func (x *Fin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fin.ProtoReflect.Descriptor instead.
 func (*Fin) Descriptor() ([]byte, []int) {
-	return file_transfer_proto_rawDescGZIP(), []int{11}
+	return file_transfer_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Fin) GetEpoch() uint32 {
@@ -977,6 +1138,20 @@ func (x *Fin) GetCrc() uint32 {
 	return 0
 }
 
+func (x *Fin) GetFirstGenTokens() []*Token {
+	if x != nil {
+		return x.FirstGenTokens
+	}
+	return nil
+}
+
+func (x *Fin) GetFinished() bool {
+	if x != nil {
+		return x.Finished
+	}
+	return false
+}
+
 // DoneReply commits the pull (OK) or voids it (STALE). An unasked STALE says that
 // the lease ended while the puller was reading.
 type DoneReply struct {
@@ -988,7 +1163,7 @@ type DoneReply struct {
 
 func (x *DoneReply) Reset() {
 	*x = DoneReply{}
-	mi := &file_transfer_proto_msgTypes[12]
+	mi := &file_transfer_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1000,7 +1175,7 @@ func (x *DoneReply) String() string {
 func (*DoneReply) ProtoMessage() {}
 
 func (x *DoneReply) ProtoReflect() protoreflect.Message {
-	mi := &file_transfer_proto_msgTypes[12]
+	mi := &file_transfer_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1013,7 +1188,7 @@ func (x *DoneReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DoneReply.ProtoReflect.Descriptor instead.
 func (*DoneReply) Descriptor() ([]byte, []int) {
-	return file_transfer_proto_rawDescGZIP(), []int{12}
+	return file_transfer_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DoneReply) GetOk() bool {
@@ -1034,7 +1209,7 @@ const file_transfer_proto_rawDesc = "" +
 	"\bhead_dim\x18\x03 \x01(\rR\aheadDim\x12\x14\n" +
 	"\x05dtype\x18\x04 \x01(\tR\x05dtype\x12!\n" +
 	"\fblock_tokens\x18\x05 \x01(\rR\vblockTokens\x12\x18\n" +
-	"\apacking\x18\x06 \x01(\tR\apacking\"\xa0\x02\n" +
+	"\apacking\x18\x06 \x01(\tR\apacking\"\xbd\x02\n" +
 	"\x06Handle\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x10R\x02id\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\tR\vincarnation\x12\x1a\n" +
@@ -1046,7 +1221,8 @@ const file_transfer_proto_rawDesc = "" +
 	"\x06layout\x18\b \x01(\v2\x1a.tandem.transfer.v1.LayoutR\x06layout\x12\x12\n" +
 	"\x04root\x18\t \x01(\fR\x04root\x12\x16\n" +
 	"\x06hashes\x18\n" +
-	" \x01(\fR\x06hashes\"\xf3\x01\n" +
+	" \x01(\fR\x06hashes\x12\x1b\n" +
+	"\tgen_first\x18\v \x01(\bR\bgenFirst\"\xf3\x01\n" +
 	"\rPullerMessage\x124\n" +
 	"\x06attach\x18\x01 \x01(\v2\x1a.tandem.transfer.v1.AttachH\x00R\x06attach\x12.\n" +
 	"\x04done\x18\x02 \x01(\v2\x18.tandem.transfer.v1.DoneH\x00R\x04done\x124\n" +
@@ -1061,7 +1237,7 @@ const file_transfer_proto_rawDesc = "" +
 	"\x03fin\x18\x04 \x01(\v2\x17.tandem.transfer.v1.FinH\x00R\x03fin\x12>\n" +
 	"\n" +
 	"done_reply\x18\x05 \x01(\v2\x1d.tandem.transfer.v1.DoneReplyH\x00R\tdoneReplyB\x06\n" +
-	"\x04kind\"\xbe\x01\n" +
+	"\x04kind\"\x98\x02\n" +
 	"\x06Attach\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x10R\x02id\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\tR\vincarnation\x12\x12\n" +
@@ -1069,7 +1245,20 @@ const file_transfer_proto_rawDesc = "" +
 	"\x05epoch\x18\x04 \x01(\rR\x05epoch\x122\n" +
 	"\x06layout\x18\x05 \x01(\v2\x1a.tandem.transfer.v1.LayoutR\x06layout\x12\x12\n" +
 	"\x04have\x18\x06 \x01(\fR\x04have\x12\x10\n" +
-	"\x03mac\x18\a \x01(\fR\x03mac\"\x1c\n" +
+	"\x03mac\x18\a \x01(\fR\x03mac\x12\x1b\n" +
+	"\tgen_first\x18\b \x01(\bR\bgenFirst\x12#\n" +
+	"\rprompt_tokens\x18\t \x01(\rR\fpromptTokens\x12\x16\n" +
+	"\x06prompt\x18\n" +
+	" \x01(\fR\x06prompt\"w\n" +
+	"\x05Token\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x05R\x02id\x12\x18\n" +
+	"\alogprob\x18\x02 \x01(\x01R\alogprob\x12\x12\n" +
+	"\x04rank\x18\x03 \x01(\rR\x04rank\x120\n" +
+	"\x03top\x18\x04 \x03(\v2\x1e.tandem.transfer.v1.TopLogprobR\x03top\"6\n" +
+	"\n" +
+	"TopLogprob\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x05R\x02id\x12\x18\n" +
+	"\alogprob\x18\x02 \x01(\x01R\alogprob\"\x1c\n" +
 	"\x04Done\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\" \n" +
 	"\x06Cancel\x12\x16\n" +
@@ -1092,11 +1281,13 @@ const file_transfer_proto_rawDesc = "" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x16\n" +
 	"\x06detail\x18\x02 \x01(\tR\x06detail\"\"\n" +
 	"\bProgress\x12\x16\n" +
-	"\x06blocks\x18\x01 \x01(\rR\x06blocks\"E\n" +
+	"\x06blocks\x18\x01 \x01(\rR\x06blocks\"\xa6\x01\n" +
 	"\x03Fin\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x16\n" +
 	"\x06blocks\x18\x02 \x01(\rR\x06blocks\x12\x10\n" +
-	"\x03crc\x18\x03 \x01(\rR\x03crc\"\x1b\n" +
+	"\x03crc\x18\x03 \x01(\rR\x03crc\x12C\n" +
+	"\x10first_gen_tokens\x18\x04 \x03(\v2\x19.tandem.transfer.v1.TokenR\x0efirstGenTokens\x12\x1a\n" +
+	"\bfinished\x18\x05 \x01(\bR\bfinished\"\x1b\n" +
 	"\tDoneReply\x12\x0e\n" +
 	"\x02ok\x18\x01 \x01(\bR\x02ok2_\n" +
 	"\bTransfer\x12S\n" +
@@ -1114,41 +1305,45 @@ func file_transfer_proto_rawDescGZIP() []byte {
 	return file_transfer_proto_rawDescData
 }
 
-var file_transfer_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_transfer_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_transfer_proto_goTypes = []any{
 	(*Layout)(nil),        // 0: tandem.transfer.v1.Layout
 	(*Handle)(nil),        // 1: tandem.transfer.v1.Handle
 	(*PullerMessage)(nil), // 2: tandem.transfer.v1.PullerMessage
 	(*OwnerMessage)(nil),  // 3: tandem.transfer.v1.OwnerMessage
 	(*Attach)(nil),        // 4: tandem.transfer.v1.Attach
-	(*Done)(nil),          // 5: tandem.transfer.v1.Done
-	(*Cancel)(nil),        // 6: tandem.transfer.v1.Cancel
-	(*KeepAlive)(nil),     // 7: tandem.transfer.v1.KeepAlive
-	(*Accept)(nil),        // 8: tandem.transfer.v1.Accept
-	(*Reject)(nil),        // 9: tandem.transfer.v1.Reject
-	(*Progress)(nil),      // 10: tandem.transfer.v1.Progress
-	(*Fin)(nil),           // 11: tandem.transfer.v1.Fin
-	(*DoneReply)(nil),     // 12: tandem.transfer.v1.DoneReply
+	(*Token)(nil),         // 5: tandem.transfer.v1.Token
+	(*TopLogprob)(nil),    // 6: tandem.transfer.v1.TopLogprob
+	(*Done)(nil),          // 7: tandem.transfer.v1.Done
+	(*Cancel)(nil),        // 8: tandem.transfer.v1.Cancel
+	(*KeepAlive)(nil),     // 9: tandem.transfer.v1.KeepAlive
+	(*Accept)(nil),        // 10: tandem.transfer.v1.Accept
+	(*Reject)(nil),        // 11: tandem.transfer.v1.Reject
+	(*Progress)(nil),      // 12: tandem.transfer.v1.Progress
+	(*Fin)(nil),           // 13: tandem.transfer.v1.Fin
+	(*DoneReply)(nil),     // 14: tandem.transfer.v1.DoneReply
 }
 var file_transfer_proto_depIdxs = []int32{
 	0,  // 0: tandem.transfer.v1.Handle.layout:type_name -> tandem.transfer.v1.Layout
 	4,  // 1: tandem.transfer.v1.PullerMessage.attach:type_name -> tandem.transfer.v1.Attach
-	5,  // 2: tandem.transfer.v1.PullerMessage.done:type_name -> tandem.transfer.v1.Done
-	6,  // 3: tandem.transfer.v1.PullerMessage.cancel:type_name -> tandem.transfer.v1.Cancel
-	7,  // 4: tandem.transfer.v1.PullerMessage.keep_alive:type_name -> tandem.transfer.v1.KeepAlive
-	8,  // 5: tandem.transfer.v1.OwnerMessage.accept:type_name -> tandem.transfer.v1.Accept
-	9,  // 6: tandem.transfer.v1.OwnerMessage.reject:type_name -> tandem.transfer.v1.Reject
-	10, // 7: tandem.transfer.v1.OwnerMessage.progress:type_name -> tandem.transfer.v1.Progress
-	11, // 8: tandem.transfer.v1.OwnerMessage.fin:type_name -> tandem.transfer.v1.Fin
-	12, // 9: tandem.transfer.v1.OwnerMessage.done_reply:type_name -> tandem.transfer.v1.DoneReply
+	7,  // 2: tandem.transfer.v1.PullerMessage.done:type_name -> tandem.transfer.v1.Done
+	8,  // 3: tandem.transfer.v1.PullerMessage.cancel:type_name -> tandem.transfer.v1.Cancel
+	9,  // 4: tandem.transfer.v1.PullerMessage.keep_alive:type_name -> tandem.transfer.v1.KeepAlive
+	10, // 5: tandem.transfer.v1.OwnerMessage.accept:type_name -> tandem.transfer.v1.Accept
+	11, // 6: tandem.transfer.v1.OwnerMessage.reject:type_name -> tandem.transfer.v1.Reject
+	12, // 7: tandem.transfer.v1.OwnerMessage.progress:type_name -> tandem.transfer.v1.Progress
+	13, // 8: tandem.transfer.v1.OwnerMessage.fin:type_name -> tandem.transfer.v1.Fin
+	14, // 9: tandem.transfer.v1.OwnerMessage.done_reply:type_name -> tandem.transfer.v1.DoneReply
 	0,  // 10: tandem.transfer.v1.Attach.layout:type_name -> tandem.transfer.v1.Layout
-	2,  // 11: tandem.transfer.v1.Transfer.Exchange:input_type -> tandem.transfer.v1.PullerMessage
-	3,  // 12: tandem.transfer.v1.Transfer.Exchange:output_type -> tandem.transfer.v1.OwnerMessage
-	12, // [12:13] is the sub-list for method output_type
-	11, // [11:12] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	6,  // 11: tandem.transfer.v1.Token.top:type_name -> tandem.transfer.v1.TopLogprob
+	5,  // 12: tandem.transfer.v1.Fin.first_gen_tokens:type_name -> tandem.transfer.v1.Token
+	2,  // 13: tandem.transfer.v1.Transfer.Exchange:input_type -> tandem.transfer.v1.PullerMessage
+	3,  // 14: tandem.transfer.v1.Transfer.Exchange:output_type -> tandem.transfer.v1.OwnerMessage
+	14, // [14:15] is the sub-list for method output_type
+	13, // [13:14] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_transfer_proto_init() }
@@ -1175,7 +1370,7 @@ func file_transfer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_transfer_proto_rawDesc), len(file_transfer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   13,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -211,7 +211,7 @@ func TestProgressExtendsAttach(t *testing.T) {
 		defer tick.Stop()
 		for range 10 {
 			<-tick.C
-			o.Progress(a.Peer, 0)
+			o.Progress(transfer.Progress{Peer: a.Peer, ID: a.ID})
 		}
 		o.answer(a)
 		checkOK(t, g.final(t, 1), 16)

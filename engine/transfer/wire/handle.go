@@ -41,6 +41,7 @@ func EncodeHandle(h *transfer.Handle) []byte {
 		Layout:       encodeLayout(h.Layout),
 		Root:         h.Root[:],
 		Hashes:       encodeHashes(h.Hashes),
+		GenFirst:     h.GenFirst,
 	})
 	if err != nil {
 		panic(fmt.Sprintf("wire: handle of transfer %d does not encode: %v", h.ID, err)) // only invalid UTF-8 of our own
@@ -66,6 +67,7 @@ func DecodeHandle(b []byte) (*transfer.Handle, error) {
 		Epoch:        m.GetEpoch(),
 		Lease:        time.Duration(m.GetLeaseMs()) * time.Millisecond,
 		PromptTokens: int(m.GetPromptTokens()),
+		GenFirst:     m.GetGenFirst(),
 	}
 	if err := checkHandle(h, &m); err != nil {
 		return nil, fmt.Errorf("handle: %w", err)
@@ -85,8 +87,12 @@ func DecodeHandle(b []byte) (*transfer.Handle, error) {
 }
 
 func checkHandle(h *transfer.Handle, m *pb.Handle) error {
-	if h.ID == 0 {
-		return fmt.Errorf("id is missing")
+	if h.GenFirst {
+		if h.ID != 0 || h.Epoch != 0 || h.PromptTokens != 0 || len(m.GetHashes()) > 0 {
+			return fmt.Errorf("a gen_first handle has parts of a request")
+		}
+	} else if h.ID == 0 || h.PromptTokens == 0 {
+		return fmt.Errorf("id or prompt_tokens is missing")
 	}
 	if h.Incarnation == "" || len(h.Incarnation) > maxName {
 		return fmt.Errorf("incarnation has %d bytes, want 1..%d", len(h.Incarnation), maxName)
@@ -103,7 +109,7 @@ func checkHandle(h *transfer.Handle, m *pb.Handle) error {
 	return firstError(
 		inRange("rank", uint64(m.GetRank()), 0, maxRank),
 		inRange("lease_ms", uint64(m.GetLeaseMs()), 1, uint64(maxLease.Milliseconds())),
-		inRange("prompt_tokens", uint64(m.GetPromptTokens()), 1, maxPrompt),
+		inRange("prompt_tokens", uint64(m.GetPromptTokens()), 0, maxPrompt),
 	)
 }
 

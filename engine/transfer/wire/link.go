@@ -30,7 +30,7 @@ type link struct {
 	hangUp context.CancelFunc // ends the stream at once
 	local  *Server            // when the owner is in this process
 
-	answer   chan *pb.OwnerMessage // ACCEPT or REJECT
+	answer   chan *pb.OwnerMessage // ACCEPT, REJECT, or the FIN of a request that ended
 	progress chan struct{}
 	fin      chan *pb.Fin
 	reply    chan *pb.DoneReply
@@ -109,6 +109,9 @@ func (l *link) readLoop() {
 		case *pb.OwnerMessage_Progress:
 			offer(l.progress, struct{}{})
 		case *pb.OwnerMessage_Fin:
+			if k.Fin.GetFinished() {
+				offer(l.answer, m)
+			}
 			offer(l.fin, k.Fin)
 		case *pb.OwnerMessage_DoneReply:
 			// The last message. Without a DONE it is a STALE that nobody waits

@@ -144,6 +144,6 @@ func (ss *session) copyBlocks(ctx context.Context, req *pullRequest, put func(i 
 		}
 		ss.sent(block.size())
 	}
-	ss.send(&pb.OwnerMessage{Kind: &pb.OwnerMessage_Fin{Fin: &pb.Fin{Epoch: ss.epoch, Blocks: req.blocks}}})
+	ss.send(ss.finOf(req.blocks, 0))
 	return nil
 }

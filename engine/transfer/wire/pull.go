@@ -33,8 +33,12 @@ type pull struct {
 	ctx      context.Context
 	order    transfer.Pull
 	verified int
+	first    []transfer.Token // of FIN
 	reported time.Time
 }
+
+// errEnded is the end of a pull whose request ended with its first token.
+var errEnded = &pullError{code: CodeFailed, reason: "the request ended with its first token"}
 
 func (pl *pull) run() error {
 	if err := pl.check(); err != nil {
@@ -45,6 +49,9 @@ func (pl *pull) run() error {
 		return err
 	}
 	defer l.close()
+	if accept == nil {
+		return errEnded
+	}
 	pl.report()
 	defer pl.p.renew(l, &pl.order.Handle, accept.GetEpoch())()
 	return pl.transfer(l, accept)
@@ -68,7 +75,8 @@ func (pl *pull) check() error {
 }
 
 // attach opens the control stream and gets an ACCEPT. A broken or silent
-// connection is tried once more on a new one; a REJECT is final.
+// connection is tried once more on a new one; a REJECT is final. Without an
+// ACCEPT the request ended with its first token.
 func (pl *pull) attach() (*link, *pb.Accept, error) {
 	var firstErr error
 	for _, fresh := range []bool{false, true} {
@@ -97,19 +105,26 @@ func (pl *pull) tryAttach(fresh bool) (*link, *pb.Accept, error) {
 		return nil, nil, err
 	}
 	l.alive = pl.report
-	err = l.send(&pb.PullerMessage{Kind: &pb.PullerMessage_Attach{Attach: &pb.Attach{
+	m := &pb.Attach{
 		Id: int64(h.ID), Incarnation: h.Incarnation, Rank: uint32(h.Rank), Epoch: h.Epoch,
 		Layout: encodeLayout(h.Layout), Have: encodeHashes(pl.order.Have),
 		Mac: sign(pl.p.cfg.Key, purposeAttach, h.ID, h.Incarnation),
-	}}})
+	}
+	if h.GenFirst {
+		m.GenFirst, m.PromptTokens, m.Prompt = true, uint32(h.PromptTokens), pl.order.Prompt[:]
+	}
+	err = l.send(&pb.PullerMessage{Kind: &pb.PullerMessage_Attach{Attach: m}})
 	var answer *pb.OwnerMessage
 	if err == nil {
 		answer, err = await(l, l.answer, pl.p.cfg.AttachTimeout, "answer to ATTACH")
 	}
 	if err == nil {
-		if r := answer.GetReject(); r != nil {
+		switch r := answer.GetReject(); {
+		case r != nil:
 			err = &rejected{reason: r.GetReason(), detail: r.GetDetail()}
-		} else {
+		case answer.GetFin() != nil:
+			err = pl.takeFirst(answer.GetFin())
+		default:
 			err = pl.checkAccept(answer.GetAccept())
 		}
 	}
@@ -134,6 +149,8 @@ func (r *rejected) pullError() error {
 		code = CodeLayout
 	case transfer.RejectStale:
 		code = CodeStale
+	case transfer.RejectPrompt:
+		code = CodePrompt
 	}
 	return &pullError{code: code, reason: clip(r.Error())}
 }
@@ -181,19 +198,23 @@ func (p *Puller) renew(l *link, h *transfer.Handle, epoch uint32) func() {
 
 // transfer moves the bytes, checks FIN and gets the owner's confirmation.
 func (pl *pull) transfer(l *link, a *pb.Accept) error {
+	var sum uint32
 	if len(pl.order.Dst) > 0 {
-		sum, err := pl.fetch(l, a)
-		if err != nil {
+		var err error
+		if sum, err = pl.fetch(l, a); err != nil {
 			return err
 		}
-		fin, err := await(l, l.fin, pl.p.cfg.IdleTimeout, "FIN")
-		if err != nil {
-			return err
-		}
-		if fin.GetEpoch() != a.GetEpoch() || int(fin.GetBlocks()) != len(pl.order.Dst) || fin.GetCrc() != sum {
-			return fmt.Errorf("%w: FIN of epoch %d, %d blocks, checksum %08x; want %d, %d, %08x", errCorrupt,
-				fin.GetEpoch(), fin.GetBlocks(), fin.GetCrc(), a.GetEpoch(), len(pl.order.Dst), sum)
-		}
+	}
+	fin, err := await(l, l.fin, pl.p.cfg.IdleTimeout, "FIN")
+	if err != nil {
+		return err
+	}
+	if fin.GetEpoch() != a.GetEpoch() || int(fin.GetBlocks()) != len(pl.order.Dst) || fin.GetCrc() != sum {
+		return fmt.Errorf("%w: FIN of epoch %d, %d blocks, checksum %08x; want %d, %d, %08x", errCorrupt,
+			fin.GetEpoch(), fin.GetBlocks(), fin.GetCrc(), a.GetEpoch(), len(pl.order.Dst), sum)
+	}
+	if err := pl.takeFirst(fin); err != nil {
+		return err
 	}
 	if err := l.send(&pb.PullerMessage{Kind: &pb.PullerMessage_Done{Done: &pb.Done{Epoch: a.GetEpoch()}}}); err != nil {
 		return err
@@ -204,6 +225,14 @@ func (pl *pull) transfer(l *link, a *pb.Accept) error {
 	}
 	if !reply.GetOk() {
 		return errStale
+	}
+	return nil
+}
+
+// takeFirst keeps the first tokens that FIN tells.
+func (pl *pull) takeFirst(fin *pb.Fin) (err error) {
+	if pl.first, err = decodeTokens(fin.GetFirstGenTokens()); err != nil {
+		return fmt.Errorf("FIN: %w", err)
 	}
 	return nil
 }

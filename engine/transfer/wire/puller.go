@@ -22,6 +22,7 @@ const (
 	CodeLayout    = transfer.RejectLayout
 	CodeUnknown   = transfer.RejectUnknown
 	CodeStale     = transfer.RejectStale // the lease ended, or went to another puller
+	CodePrompt    = transfer.RejectPrompt
 )
 
 // pullError is why a pull failed, with the code it is reported under.
@@ -142,13 +143,17 @@ func (p *Puller) run(ctx context.Context, cancel context.CancelCauseFunc, order 
 	p.mu.Lock()
 	delete(p.pulls, id)
 	p.mu.Unlock()
+	if errors.Is(err, errEnded) {
+		p.events(transfer.PullEvent{ID: id, Done: true, Ended: true, First: pl.first, Code: errEnded.code, Reason: errEnded.reason})
+		return
+	}
 	if err != nil {
 		p.cfg.Logger.Log(context.WithoutCancel(ctx), level, "fetching KV blocks failed", "disagg_request_id", int64(id),
 			"endpoint", order.Handle.Endpoint, "blocks", pl.verified, "error", err)
 		p.events(failed(id, pl.verified, err))
 		return
 	}
-	p.events(transfer.PullEvent{ID: id, Progress: pl.verified, Done: true, OK: true})
+	p.events(transfer.PullEvent{ID: id, Progress: pl.verified, Done: true, OK: true, First: pl.first})
 }
 
 func failed(id transfer.ID, verified int, err error) transfer.PullEvent {

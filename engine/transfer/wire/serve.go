@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"tandem/engine/transfer"
-	pb "tandem/engine/transfer/transferpb"
 )
 
 // writeChunk is how much is written under one deadline, so that a slow puller
@@ -90,7 +89,7 @@ func (ss *session) servePull(conn net.Conn, req *pullRequest) error {
 		sum = addFrameSum(sum, crc)
 		ss.sent(len(block))
 	}
-	ss.send(&pb.OwnerMessage{Kind: &pb.OwnerMessage_Fin{Fin: &pb.Fin{Epoch: ss.epoch, Blocks: req.blocks, Crc: sum}}})
+	ss.send(ss.finOf(req.blocks, sum))
 	return nil
 }
 

@@ -2,7 +2,9 @@ package wire
 
 import (
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -140,13 +142,6 @@ func (t *Transport) Reject(r transfer.Reject) {
 	}
 }
 
-// Progress tells a puller that its transfer is alive, with blocks computed.
-func (t *Transport) Progress(peer transfer.Peer, blocks int) {
-	if ss := t.srv.session(peer); ss != nil {
-		ss.send(&pb.OwnerMessage{Kind: &pb.OwnerMessage_Progress{Progress: &pb.Progress{Blocks: uint32(blocks)}}})
-	}
-}
-
 // DoneReply answers a DONE and ends the session.
 func (t *Transport) DoneReply(d transfer.DoneReply) {
 	if ss := t.srv.session(d.Peer); ss != nil {
@@ -178,6 +173,17 @@ func (s *Server) rank(rank uint32) *Transport {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.ranks[rank]
+}
+
+// all returns the ranks of this process in their order.
+func (s *Server) all() []*Transport {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make([]*Transport, 0, len(s.ranks))
+	for _, rank := range slices.Sorted(maps.Keys(s.ranks)) {
+		out = append(out, s.ranks[rank])
+	}
+	return out
 }
 
 func (s *Server) session(peer transfer.Peer) *session {
@@ -226,7 +232,7 @@ func (s *Server) accept(t *Transport, a transfer.Accept) {
 	if len(a.Blocks) > 0 {
 		size = t.memory.at(a.Blocks[0]).size()
 	}
-	if !ss.grant(a) {
+	if !ss.grant(t, a) {
 		return
 	}
 	s.mu.Lock()
@@ -238,6 +244,9 @@ func (s *Server) accept(t *Transport, a transfer.Accept) {
 		Epoch: a.Epoch, Skip: uint32(a.Skip), Blocks: uint32(len(a.Blocks)),
 		BlockBytes: uint32(size), DataPort: s.dataPort, Token: ss.token[:],
 	}}})
+	if len(a.Blocks) == 0 {
+		ss.send(ss.finOf(0, 0))
+	}
 }
 
 func (s *Server) revoke(id transfer.ID, except *session) {

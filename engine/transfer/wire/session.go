@@ -46,7 +46,9 @@ type session struct {
 
 	mu     sync.Mutex
 	phase  phase
-	rank   *Transport // from ATTACH on
+	rank   *Transport   // from ATTACH on; if that is generation-first, once one has the transfer
+	asked  []*Transport // until then: those that were asked
+	first  []transfer.Token
 	id     transfer.ID
 	epoch  uint32 // of the lease, from Accept on
 	skip   int
@@ -164,6 +166,18 @@ func (ss *session) attach(a *pb.Attach) error {
 	if err != nil {
 		return status.Error(codes.InvalidArgument, "have: "+err.Error())
 	}
+	m := transfer.Attach{
+		Peer: ss.peer, ID: id, Incarnation: a.GetIncarnation(), Epoch: a.GetEpoch(), Layout: layout, Have: have,
+	}
+	if a.GetGenFirst() {
+		if len(a.GetPrompt()) != hashBytes || a.GetPromptTokens() > maxPrompt {
+			return status.Error(codes.InvalidArgument, "gen_first without the prompt's hash, or with too long a prompt")
+		}
+		m.GenFirst, m.PromptTokens, m.Prompt = true, int(a.GetPromptTokens()), transfer.Hash(a.GetPrompt())
+		if a.GetIncarnation() == ss.srv.cfg.Incarnation {
+			return ss.attachFirst(m, layout.Layers)
+		}
+	}
 	rank := ss.srv.rank(a.GetRank())
 	if rank == nil || a.GetIncarnation() != ss.srv.cfg.Incarnation {
 		ss.refuse(transfer.RejectUnknown, "the handle is of another worker or an earlier life of this one")
@@ -172,15 +186,15 @@ func (ss *session) attach(a *pb.Attach) error {
 	ss.mu.Lock()
 	if ss.phase != phaseOpen {
 		ss.mu.Unlock()
-		return status.Error(codes.InvalidArgument, "second ATTACH on one stream")
+		return errSecondAttach
 	}
 	ss.phase, ss.rank, ss.id, ss.layers = phaseAttached, rank, id, layout.Layers
 	ss.mu.Unlock()
-	rank.inbox(transfer.Attach{
-		Peer: ss.peer, ID: id, Incarnation: a.GetIncarnation(), Epoch: a.GetEpoch(), Layout: layout, Have: have,
-	})
+	rank.inbox(m)
 	return nil
 }
+
+var errSecondAttach = status.Error(codes.InvalidArgument, "second ATTACH on one stream")
 
 func (ss *session) refuse(reason, detail string) {
 	ss.finish(&pb.OwnerMessage{Kind: &pb.OwnerMessage_Reject{Reject: &pb.Reject{Reason: reason, Detail: detail}}})
@@ -210,20 +224,28 @@ func (ss *session) keepAlive(k *pb.KeepAlive) error {
 	if !signed(ss.srv.cfg.Key, purposeKeepAlive, id, k.GetIncarnation(), k.GetMac()) {
 		return status.Error(codes.Unauthenticated, "KEEPALIVE is not signed with this worker's key")
 	}
-	if rank = ss.srv.rank(k.GetRank()); rank != nil && k.GetIncarnation() == ss.srv.cfg.Incarnation {
-		rank.inbox(transfer.KeepAlive{ID: id, Epoch: k.GetEpoch()})
+	if k.GetIncarnation() != ss.srv.cfg.Incarnation {
+		return nil
+	}
+	m := transfer.KeepAlive{ID: id, Epoch: k.GetEpoch()}
+	if m.Epoch == 0 { // there is no lease yet, and nobody knows on which rank it will be
+		for _, t := range ss.srv.all() {
+			t.inbox(m)
+		}
+	} else if rank = ss.srv.rank(k.GetRank()); rank != nil {
+		rank.inbox(m)
 	}
 	return nil
 }
 
 // grant moves an attached session to serving.
-func (ss *session) grant(a transfer.Accept) bool {
+func (ss *session) grant(t *Transport, a transfer.Accept) bool {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	if ss.phase != phaseAttached || ss.id != a.ID {
+	if ss.phase != phaseAttached || ss.id != a.ID || ss.rank != t {
 		return false
 	}
-	ss.phase, ss.epoch, ss.skip, ss.blocks = phaseServing, a.Epoch, a.Skip, a.Blocks
+	ss.phase, ss.epoch, ss.skip, ss.blocks, ss.first = phaseServing, a.Epoch, a.Skip, a.Blocks, a.First
 	return true
 }
 
@@ -307,8 +329,10 @@ func (ss *session) detach(err error) {
 		if err != nil {
 			reason = clip(err.Error())
 		}
-		ss.rank.inbox(transfer.Detach{
-			Peer: ss.peer, ID: ss.id, Cancelled: errors.Is(err, errCancelled), Reason: reason,
-		})
+		for _, t := range ss.owners() {
+			t.inbox(transfer.Detach{
+				Peer: ss.peer, ID: ss.id, Cancelled: errors.Is(err, errCancelled), Reason: reason,
+			})
+		}
 	}
 }
