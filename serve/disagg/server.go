@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"tandem/serve/discovery"
+	"tandem/serve/h1"
 	"tandem/serve/router"
 	"tandem/serve/trace"
 )
@@ -47,7 +48,8 @@ type Server struct {
 	ids      *IDs
 	keys     keyring
 	bodies   bodyBudget
-	client   *http.Client
+	client   *http.Client // for all but legs
+	calls    *h1.Client   // for legs
 
 	tracer              *trace.Tracer
 	capture             *trace.Capture
@@ -80,12 +82,13 @@ func New(cfg Config, parts Parts) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, reg: parts.Registry, obs: parts.Observer, log: parts.Log, now: parts.Now, metrics: parts.Metrics,
-		warnings: parts.Warnings, prompts: parts.Prompts, client: newClient(cfg.ConnectTimeout), idle: make(chan struct{}),
+		warnings: parts.Warnings, prompts: parts.Prompts, client: newClient(cfg.ConnectTimeout), calls: newCalls(cfg.ConnectTimeout), idle: make(chan struct{}),
 		routers: map[discovery.Role]router.Router{discovery.Context: parts.Context, discovery.Generation: parts.Generation},
 	}
 	if t, ok := s.client.Transport.(*http.Transport); ok {
 		t.TLSClientConfig = cfg.WorkerTLS
 	}
+	s.calls.TLS = cfg.WorkerTLS
 	if s.obs == nil {
 		s.obs = deaf{}
 	}
@@ -194,6 +197,7 @@ func (s *Server) Close() {
 	s.background.Wait()
 	s.homes.close()
 	s.client.CloseIdleConnections()
+	s.calls.CloseIdle()
 }
 
 // InstanceState is one worker of one leg, for metrics.

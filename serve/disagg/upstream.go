@@ -1,7 +1,6 @@
 package disagg
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"tandem/serve/discovery"
+	"tandem/serve/h1"
 	"tandem/serve/openai"
 	"tandem/serve/trace"
 )
@@ -34,6 +34,12 @@ func newClient(connect time.Duration) *http.Client {
 	}}
 }
 
+// newCalls makes the client for legs, of which there may be thousands at once. Idle connections live as short as those above.
+func newCalls(connect time.Duration) *h1.Client {
+	dialer := &net.Dialer{Timeout: connect}
+	return &h1.Client{Dial: dialer.DialContext, MaxIdle: 1024, IdleTime: time.Second}
+}
+
 // leg is one running attempt at one worker. close ends it and joins its goroutine.
 type leg struct {
 	role    discovery.Role
@@ -49,8 +55,8 @@ type leg struct {
 	timer  *time.Timer
 	why    atomic.Pointer[error] // what the timer's end means
 	wg     sync.WaitGroup
-	resp   *http.Response
-	body   io.Reader
+	resp   *h1.Response
+	body   meter
 	idle   time.Duration // > 0: each read pushes the timer this far
 }
 
@@ -83,15 +89,11 @@ func (s *Server) start(ctx context.Context, p *RoutePlan, c call) (*leg, *legErr
 		})
 	}
 	l.span = p.link.Child(string(c.role) + " leg")
-	req, err := http.NewRequestWithContext(l.ctx, http.MethodPost, c.inst.URL+p.Req.Endpoint.String(), bytes.NewReader(c.body.data))
-	if err != nil {
-		defer l.close()
-		return nil, l.fail(faultReply, upstream("the worker's address is unusable"), err)
-	}
-	s.setHeaders(req.Header, p, &c)
-	p.link.Inject(l.span, req.Header)
+	headers := make(http.Header, 8)
+	s.setHeaders(headers, p, &c)
+	p.link.Inject(l.span, headers)
 	l.describe(&c)
-	resp, err := s.client.Do(req) //nolint:bodyclose // the leg closes it
+	resp, err := s.calls.Post(l.ctx, c.inst.URL+p.Req.Endpoint.String(), headers, c.body.data)
 	if err != nil {
 		kind, oe := transportError(l.ctx, err, false)
 		if kind == faultDial || kind == faultRace {
@@ -105,7 +107,7 @@ func (s *Server) start(ctx context.Context, p *RoutePlan, c call) (*leg, *legErr
 	p.trip.answered(c.role, resp.Header)
 	l.body = meter{l}
 	if resp.StatusCode != http.StatusOK {
-		data, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBytes))
+		data, _ := io.ReadAll(io.LimitReader(resp, maxErrorBytes))
 		oe := openai.ParseError(resp.StatusCode, resp.Header, data)
 		defer l.close()
 		return nil, l.fail(faultStatus, oe, nil)
@@ -154,7 +156,7 @@ func (l *leg) close() {
 	if l.resp != nil {
 		// Without a verdict from the reader the connection is cut by the cancel below; this only gives it back when
 		// the answer is already complete.
-		l.resp.Body.Close()
+		l.resp.Close()
 	}
 	l.cancel(nil)
 	l.wg.Wait()
@@ -183,8 +185,17 @@ func (l *leg) readAll() ([]byte, *legError) {
 // meter reads the answer and feeds the idle timer.
 type meter struct{ l *leg }
 
+// Piece is what h1 gives.
+func (m meter) Piece() ([]byte, error) {
+	data, err := m.l.resp.Piece()
+	if len(data) > 0 && m.l.idle > 0 {
+		m.l.timer.Reset(m.l.idle)
+	}
+	return data, err // as h1 says it
+}
+
 func (m meter) Read(p []byte) (int, error) {
-	n, err := m.l.resp.Body.Read(p)
+	n, err := m.l.resp.Read(p)
 	if n > 0 && m.l.idle > 0 {
 		m.l.timer.Reset(m.l.idle)
 	}

@@ -1,7 +1,6 @@
 package openai
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -140,64 +139,112 @@ var ErrEventTooLong = errors.New("event exceeds the size limit")
 // EventReader splits a byte stream into whole server-sent events. An event ends
 // at an empty line, whether lines end in "\n" or "\r\n".
 type EventReader struct {
-	r     *bufio.Reader
+	src   Pieces
 	limit int
-	buf   []byte
+	piece []byte // what src gave and is not read yet
 }
 
-// NewEventReader reads events of at most limit bytes (<= 0: 8 MiB).
+// Pieces is a byte stream that gives what has arrived as it lies. A piece is
+// valid until the next call; with an error there is none.
+type Pieces interface {
+	Piece() ([]byte, error)
+}
+
+// copied makes pieces of any reader, by a buffer of its own.
+type copied struct {
+	r   io.Reader
+	buf []byte
+}
+
+// Piece reads once.
+func (c *copied) Piece() ([]byte, error) {
+	for range 100 {
+		if n, err := c.r.Read(c.buf); n > 0 {
+			return c.buf[:n], nil // an error comes again
+		} else if err != nil {
+			return nil, err //nolint:wrapcheck // a Reader hands on what it wraps
+		}
+	}
+	return nil, io.ErrNoProgress
+}
+
+// NewEventReader reads events of at most limit bytes (<= 0: 8 MiB). If r has
+// Pieces they are read without a buffer in between.
 func NewEventReader(r io.Reader, limit int) *EventReader {
 	if limit <= 0 {
 		limit = 8 << 20
 	}
-	return &EventReader{r: bufio.NewReaderSize(r, 4<<10), limit: limit}
+	src, ok := r.(Pieces)
+	if !ok {
+		src = &copied{r, make([]byte, 4<<10)}
+	}
+	return &EventReader{src: src, limit: limit}
 }
 
 // Next returns the next event with its ending empty line, valid until the next
 // call. io.EOF: the stream ended between events. io.ErrUnexpectedEOF: it ended
 // within one. Empty lines before an event are skipped.
 func (r *EventReader) Next() ([]byte, error) {
-	r.buf = r.buf[:0]
-	lineStart := 0
+	var begun []byte // what earlier pieces have of the event
+	line := 0        // where its last line begins
 	for {
-		part, err := r.r.ReadSlice('\n')
-		r.buf = append(r.buf, part...)
-		if len(r.buf) > r.limit {
+		start, next := 0, 0 // of the event and of the next line in this piece
+		for {
+			at := bytes.IndexByte(r.piece[next:], '\n')
+			if at < 0 {
+				break
+			}
+			first := line == 0 && next == start
+			blank := isBlank(begun[line:], r.piece[next:next+at])
+			next += at + 1
+			switch {
+			case blank && first:
+				begun, start = nil, next
+			case blank:
+				event := r.piece[start:next:next]
+				if len(begun) > 0 {
+					event = append(begun, event...)
+				}
+				r.piece = r.piece[next:]
+				if len(event) > r.limit {
+					return nil, ErrEventTooLong
+				}
+				return event, nil
+			}
+			line = len(begun)
+		}
+		if begun = append(begun, r.piece[start:]...); next > start {
+			line = len(begun) - (len(r.piece) - next)
+		}
+		if len(begun) > r.limit {
 			return nil, ErrEventTooLong
 		}
-		if errors.Is(err, bufio.ErrBufferFull) {
-			continue
-		}
-		if errors.Is(err, io.EOF) {
-			if len(r.buf) == 0 {
-				return nil, io.EOF
+		var err error
+		if r.piece, err = r.src.Piece(); errors.Is(err, io.EOF) {
+			if len(begun) > 0 {
+				return nil, io.ErrUnexpectedEOF
 			}
-			return nil, io.ErrUnexpectedEOF
-		}
-		if err != nil {
+			return nil, io.EOF
+		} else if err != nil {
 			return nil, fmt.Errorf("read event: %w", err)
-		}
-		line := r.buf[lineStart:]
-		blank := len(line) == 1 || len(line) == 2 && line[0] == '\r'
-		switch {
-		case blank && lineStart > 0:
-			return r.buf, nil
-		case blank:
-			r.buf = r.buf[:0]
-		default:
-			lineStart = len(r.buf)
 		}
 	}
 }
 
+// isBlank tells whether the two parts of a line, without its end, are nothing.
+func isBlank(a, b []byte) bool {
+	switch len(a) + len(b) {
+	case 0:
+		return true
+	case 1:
+		return string(a)+string(b) == "\r"
+	}
+	return false
+}
+
 // More tells whether another whole event has arrived, so that Next will not wait.
 func (r *EventReader) More() bool {
-	n := r.r.Buffered()
-	if n == 0 {
-		return false
-	}
-	data, _ := r.r.Peek(n) // n bytes are there
-	data = bytes.TrimLeft(data, "\r\n")
+	data := bytes.TrimLeft(r.piece, "\r\n")
 	return bytes.Contains(data, []byte("\n\n")) || bytes.Contains(data, []byte("\n\r\n"))
 }
 

@@ -1,0 +1,219 @@
+package h1
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Client sends requests and keeps connections for the next ones. Set the fields before the first request.
+type Client struct {
+	// Dial opens a connection; nil = a net.Dialer without limits.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	TLS  *tls.Config // for https, nil = the system's roots
+	// MaxIdle connections are kept for each address, each for IdleTime at most. Let IdleTime be shorter than the workers'
+	// own patience, so that a connection is not used in the moment in which they close it.
+	MaxIdle  int
+	IdleTime time.Duration
+
+	mu       sync.Mutex
+	idle     map[string][]*conn // by address, the newest last
+	sweeping bool               // a sweep is due
+}
+
+// target is where a URL points.
+type target struct {
+	https      bool
+	host, path string
+}
+
+func parseURL(url string) (t target, err error) {
+	rest, ok := strings.CutPrefix(url, "http://")
+	if !ok {
+		if rest, ok = strings.CutPrefix(url, "https://"); !ok {
+			return t, fmt.Errorf("h1: %q is neither http:// nor https://", url)
+		}
+		t.https = true
+	}
+	t.host, t.path = rest, "/"
+	if at := strings.IndexByte(rest, '/'); at >= 0 {
+		t.host, t.path = rest[:at], rest[at:]
+	}
+	for _, part := range []string{t.host, t.path} {
+		if strings.ContainsFunc(part, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
+			return t, fmt.Errorf("h1: the URL %q has a blank or control character", url)
+		}
+	}
+	if t.host == "" || strings.ContainsAny(t.host, "@?#") {
+		return t, fmt.Errorf("h1: the URL %q has no plain host", url)
+	}
+	return t, nil
+}
+
+// address is the host with a port.
+func (t *target) address() string {
+	if _, _, err := net.SplitHostPort(t.host); err == nil {
+		return t.host
+	}
+	port := "80"
+	if t.https {
+		port = "443"
+	}
+	return net.JoinHostPort(strings.Trim(t.host, "[]"), port)
+}
+
+// key finds kept connections.
+func (t *target) key() string {
+	if t.https {
+		return "s" + t.host
+	}
+	return t.host
+}
+
+// Post sends a request and returns when the head of the answer has come, whatever its status. The end of ctx ends the call at
+// any moment until Close of the answer, which is required. A connection that did not come about is a *net.OpError of "dial".
+func (c *Client) Post(ctx context.Context, url string, h http.Header, body []byte) (*Response, error) {
+	to, err := parseURL(url)
+	if err != nil {
+		return nil, err
+	}
+	head, err := appendHead(nil, &to, h, len(body))
+	if err != nil {
+		return nil, err
+	}
+	for {
+		cn, err := c.connect(ctx, &to)
+		if err != nil {
+			return nil, err
+		}
+		r := &Response{client: c, conn: cn, key: to.key()}
+		r.unwatch = context.AfterFunc(ctx, cn.abort)
+		sent, err := cn.send(head, body)
+		if err != nil && sent == 0 && cn.used && ctx.Err() == nil {
+			r.cut() // it was closed while it was kept: the worker has seen nothing
+			continue
+		}
+		// A worker may refuse and close while the body is still on its way: then its answer says more than the error.
+		if herr := r.readHead(); herr != nil {
+			r.cut()
+			if err == nil {
+				err = herr
+			}
+			return nil, err
+		}
+		r.keep = r.keep && err == nil
+		return r, nil
+	}
+}
+
+// connect takes a kept connection or opens one.
+func (c *Client) connect(ctx context.Context, to *target) (*conn, error) {
+	for {
+		cn := c.take(to.key())
+		if cn == nil {
+			break
+		}
+		if cn.alive() {
+			cn.used = true
+			return cn, nil
+		}
+		cn.close()
+	}
+	dial := c.Dial
+	if dial == nil {
+		dial = new(net.Dialer).DialContext
+	}
+	nc, err := dial(ctx, "tcp", to.address())
+	if err != nil {
+		return nil, err //nolint:wrapcheck // callers look for the *net.OpError
+	}
+	if !to.https {
+		return newConn(nc, nc), nil
+	}
+	conf := c.TLS.Clone()
+	if conf == nil {
+		conf = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
+	if conf.ServerName == "" {
+		conf.ServerName, _, _ = net.SplitHostPort(to.address())
+	}
+	tc := tls.Client(nc, conf)
+	if err := tc.HandshakeContext(ctx); err != nil {
+		_ = nc.Close()
+		return nil, fmt.Errorf("TLS: %w", err)
+	}
+	return newConn(tc, nc), nil
+}
+
+// take returns the connection that was kept last, nil if there is none.
+func (c *Client) take(key string) *conn {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	list := c.idle[key]
+	if len(list) == 0 {
+		return nil
+	}
+	cn := list[len(list)-1]
+	list[len(list)-1] = nil
+	c.idle[key] = list[:len(list)-1]
+	return cn
+}
+
+// put keeps a connection.
+func (c *Client) put(key string, cn *conn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.idle[key]) >= c.MaxIdle {
+		cn.close()
+		return
+	}
+	if c.idle == nil {
+		c.idle = map[string][]*conn{}
+	}
+	cn.since = time.Now()
+	c.idle[key] = append(c.idle[key], cn)
+	if !c.sweeping {
+		c.sweeping = true
+		time.AfterFunc(c.IdleTime, c.sweep)
+	}
+}
+
+// sweep closes connections that were kept long enough.
+func (c *Client) sweep() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	limit, left := time.Now().Add(-c.IdleTime), false
+	for key, list := range c.idle {
+		old := 0
+		for old < len(list) && !list[old].since.After(limit) {
+			list[old].close()
+			old++
+		}
+		if old == len(list) {
+			delete(c.idle, key)
+			continue
+		}
+		c.idle[key] = append([]*conn(nil), list[old:]...)
+		left = true
+	}
+	if c.sweeping = left; left {
+		time.AfterFunc(c.IdleTime/4+time.Millisecond, c.sweep)
+	}
+}
+
+// CloseIdle closes the connections that are kept.
+func (c *Client) CloseIdle() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for key, list := range c.idle {
+		for _, cn := range list {
+			cn.close()
+		}
+		delete(c.idle, key)
+	}
+}
