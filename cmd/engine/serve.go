@@ -67,7 +67,7 @@ Flags beat the environment, which beats the file; docs/configuration.md describe
 	fs.StringVar(&f.config, "extra_llm_api_options", "", "the same as --config, for scripts of other engines")
 	fs.StringVar(&f.host, "host", "127.0.0.1", "address to listen on, also for KV transfer; 0.0.0.0 = all addresses")
 	fs.IntVar(&f.port, "port", 8000, "port to listen on, 0 = any free one")
-	fs.StringVar(&f.backend, "backend", "auto", "auto, cpu or cuda; this build has cpu only")
+	fs.StringVar(&f.backend, "backend", "auto", "auto, cpu or cuda; auto takes a CUDA device if there is one")
 	fs.IntVar(&f.threads, "threads", 0, "compute threads, 0 = one per physical core")
 	fs.StringVar(&f.name, "served-model-name", "", "name that clients use, default from the model")
 	fs.StringVar(&f.admin, "admin-addr", "127.0.0.1:0", "host:port of the pprof listener, or off")

@@ -1,10 +1,12 @@
 package runner
 
 import (
+	"errors"
 	"fmt"
 
 	"tandem/engine/comm"
 	"tandem/engine/cpu"
+	"tandem/engine/cuda"
 	"tandem/engine/model"
 	"tandem/engine/tensor"
 	"tandem/engine/transfer"
@@ -52,12 +54,20 @@ type devices interface {
 // openDevices finds the devices that o asks for.
 func openDevices(o *LoadOptions) (devices, error) {
 	switch o.Backend {
-	case "", "auto", "cpu":
-		return &cpuDevices{o: o, store: cpu.NewStore()}, nil
+	case "", "auto":
+		if err := cuda.Probe(); cuda.Built && err != nil {
+			o.Logger.Info("running on the CPU", "reason", err)
+		}
+	case "cpu":
 	case "cuda":
-		return nil, fmt.Errorf("no CUDA device: this binary was built without CUDA support; use --backend auto or cpu")
+		if err := cuda.Probe(); err != nil {
+			return nil, fmt.Errorf("%w; use --backend auto or cpu", err)
+		}
+		return nil, errors.New("backend: cuda has no kernels in this build; use --backend auto or cpu")
+	default:
+		return nil, fmt.Errorf("backend: %q is unknown: auto, cpu or cuda", o.Backend)
 	}
-	return nil, fmt.Errorf("backend: %q is unknown: auto, cpu or cuda", o.Backend)
+	return &cpuDevices{o: o, store: cpu.NewStore()}, nil
 }
 
 // cpuDevices are shares of the cores, over weights that the ranks have in common.

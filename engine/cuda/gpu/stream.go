@@ -52,7 +52,9 @@ func (s *Stream) Done() (bool, error) {
 }
 
 // Wait lets later work of the stream start only after what e recorded last. The host does not wait.
-func (s *Stream) Wait(e *Event) error { return wrap(s.h.Wait(e.h, 0), "let a stream wait for an event") }
+func (s *Stream) Wait(e *Event) error {
+	return wrap(s.h.Wait(e.h, 0), "let a stream wait for an event")
+}
 
 // Free gives the stream back; work in it still runs.
 func (s *Stream) Free() error { return wrap(s.h.Destroy(), "free a stream") }

@@ -5,7 +5,12 @@
 // because the binding ends the process when cuInit fails.
 //
 // TANDEM_LIBCUDA names another library than libcuda.so.1, TANDEM_NO_CUDA=1 opens none.
-// The package is empty without the build tag cuda.
+// Without the build tag cuda the package has the error only.
 package drv
+
+import "errors"
+
+// ErrAbsent is in every error of [Load]: this machine, as it is set up, has no usable CUDA device.
+var ErrAbsent = errors.New("no CUDA device")
 
 //go:generate go run ./gen

@@ -10,15 +10,11 @@ package drv
 import "C"
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"sync"
 	"unsafe"
 )
-
-// ErrAbsent is in every error of [Load]: this machine, as it is set up, has no usable CUDA device.
-var ErrAbsent = errors.New("no CUDA device")
 
 // library is the name that the driver has on every system.
 const library = "libcuda.so.1"
