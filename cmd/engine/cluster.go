@@ -39,18 +39,22 @@ type clusterStore interface {
 
 // openStore connects to where disagg_cluster says; it is no error when nobody answers yet.
 func (p *process) openStore(key []byte) (clusterStore, string, error) {
-	scheme, endpoints, err := discovery.ParseClusterURI(p.cfg.Cluster.URI)
+	at, err := discovery.ParseStore(p.cfg.Cluster.URI)
 	if err != nil {
 		return nil, "", fmt.Errorf("config: disagg_cluster.cluster_uri: %w", err)
 	}
-	if scheme == discovery.SchemeHTTP {
-		return cluster.NewClient(cluster.ClientConfig{URL: p.cfg.Cluster.URI, Key: key}), endpoints[0], nil
+	access, err := p.cfg.Cluster.Access(at)
+	if err != nil {
+		return nil, "", err
 	}
-	store, err := etcd.New(endpoints)
+	if !at.Etcd {
+		return cluster.NewClient(cluster.ClientConfig{URL: at.Base(), Key: key, TLS: access.TLS}), at.Endpoints[0], nil
+	}
+	store, err := etcd.New(at.Endpoints, etcd.Access(access))
 	if err != nil {
 		return nil, "", fmt.Errorf("disagg_cluster.cluster_uri: %w", err)
 	}
-	return store, endpoints[0], nil
+	return store, at.Endpoints[0], nil
 }
 
 // register makes the loaded worker known to its cluster and keeps it so until leave. Only the process of rank 0 registers.
@@ -78,7 +82,7 @@ func (p *process) register(key []byte) (*membership, error) {
 	c := p.cfg.Cluster
 	m := &membership{done: make(chan struct{}), registrar: cluster.NewRegistrar(store, cluster.RegistrarConfig{
 		ClusterName: c.Name, Heartbeat: c.HeartbeatInterval(), TTL: c.TTL(), Log: p.log,
-		Worker: cluster.Worker{Host: host, Port: port, Role: discovery.Role(info.Role), Incarnation: info.Incarnation},
+		Worker: cluster.Worker{Host: host, Port: port, Role: discovery.Role(info.Role), Incarnation: info.Incarnation, TLS: p.cfg.TLS.On()},
 	})}
 	m.ctx, m.stop = context.WithCancel(context.Background())
 	go func() {

@@ -40,26 +40,30 @@ func (n *node) discover(key []byte) (*discovered, error) {
 // cluster follows registrations in a storage or in etcd.
 func (n *node) cluster(key []byte) (*discovered, error) {
 	c := n.cfg.Cluster
-	scheme, endpoints, err := discovery.ParseClusterURI(c.URI)
+	at, err := discovery.ParseStore(c.URI)
 	if err != nil {
 		return nil, fmt.Errorf("config: disagg_cluster.cluster_uri: %w", err)
+	}
+	access, err := c.Access(at)
+	if err != nil {
+		return nil, err
 	}
 	var source registry.Source
 	d := &discovered{close: func() error { return nil }}
 	switch {
-	case scheme == discovery.SchemeEtcd:
-		store, err := etcd.New(endpoints)
+	case at.Etcd:
+		store, err := etcd.New(at.Endpoints, etcd.Access(access))
 		if err != nil {
 			return nil, fmt.Errorf("disagg_cluster.cluster_uri: %w", err)
 		}
 		source, d.close = store, store.Close
 	case c.Remote:
 		client := registry.NewClient(registry.ClientConfig{
-			URL: c.URI, Key: key, Poll: min(remotePoll, c.HeartbeatInterval()), Hold: c.TTL(),
+			URL: at.Base(), Key: key, TLS: access.TLS, Poll: min(remotePoll, c.HeartbeatInterval()), Hold: c.TTL(),
 		})
 		source, d.close = client, client.Close
 	default:
-		if err := ownAddress(endpoints[0], n.listener.Addr()); err != nil {
+		if err := ownAddress(at.Endpoints[0], n.listener.Addr()); err != nil {
 			return nil, fmt.Errorf("config: disagg_cluster.cluster_uri: %w", err)
 		}
 		d.storage = registry.NewStorage(nil)
@@ -73,7 +77,7 @@ func (n *node) cluster(key []byte) (*discovered, error) {
 // metadata follows a metadata server of workers of other implementations.
 func (n *node) metadata() (*discovered, error) {
 	m := n.cfg.Metadata
-	store, err := etcd.New([]string{net.JoinHostPort(m.Host, strconv.Itoa(m.Port))})
+	store, err := etcd.New([]string{net.JoinHostPort(m.Host, strconv.Itoa(m.Port))}, etcd.Access{})
 	if err != nil {
 		return nil, fmt.Errorf("metadata_server: %w", err)
 	}

@@ -30,11 +30,12 @@ type node struct {
 	admin    string // URL of the admin listener, or off
 	model    string // of the workers, where the configuration names none; empty = unknown
 
-	server     *disagg.Server
-	registry   *discovery.Registry
-	discovered *discovered    // nil: the workers are listed
-	tracer     *trace.Tracer  // nil: no spans
-	capture    *trace.Capture // nil: no trace for replay
+	server      *disagg.Server
+	registry    *discovery.Registry
+	discovered  *discovered    // nil: the workers are listed
+	coordinated *coordinated   // nil: conversations are not shared with other frontends
+	tracer      *trace.Tracer  // nil: no spans
+	capture     *trace.Capture // nil: no trace for replay
 }
 
 // listen opens the public port; the error names the flag to change.
@@ -64,7 +65,7 @@ func (n *node) build() error {
 	if err != nil {
 		return err
 	}
-	if dc.WorkerTLS, err = n.cfg.TLS.Workers.Client(); err != nil {
+	if dc.WorkerTLS, err = n.cfg.TLS.Workers.Client("tls.workers"); err != nil {
 		return err
 	}
 	if err := n.encrypt(); err != nil {
@@ -112,7 +113,11 @@ func (n *node) build() error {
 	if err != nil {
 		return err
 	}
+	if n.coordinated, err = n.coordinate(dc.AuthKey); err != nil {
+		return err
+	}
 	n.server, err = disagg.New(dc, disagg.Parts{
+		Homes:    n.coordinated.store(),
 		Tracer:   n.tracer,
 		Capture:  n.capture,
 		Registry: n.registry, Context: ctxRouter, Generation: genRouter, Observer: observer, Log: n.log, Metrics: metrics.Handler(reg),
@@ -137,10 +142,11 @@ func (n *node) run(stop, hurry context.Context, ready func()) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { n.registry.Run(background) })
 	n.follow(background, &wg)
+	n.coordinated.start(background, &wg)
 	defer func() { cancel(); wg.Wait() }()
 
 	srv := &http.Server{
-		Handler: n.discovered.handler(n.server.Handler()), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		Handler: n.coordinated.handler(n.discovered.handler(n.server.Handler())), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 		MaxHeaderBytes: 64 << 10,
 		ErrorLog:       slog.NewLogLogger(n.log.Handler(), slog.LevelDebug),
 	}
@@ -180,6 +186,7 @@ func (n *node) close(srv *http.Server) {
 		_ = srv.Close() // it ends whatever stays open
 	}
 	n.server.Close()
+	n.coordinated.end()
 	if err := n.capture.Close(); err != nil {
 		n.log.Warn("the end of the trace capture is lost", "error", err)
 	}
@@ -190,6 +197,9 @@ func (n *node) close(srv *http.Server) {
 
 func (n *node) waitStart(stop context.Context, served <-chan error) error {
 	limit := time.Duration(n.cfg.StartTimeout * float64(time.Second))
+	if err := n.waitCoordinator(stop, limit); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancel(stop)
 	defer cancel()
 	up := make(chan error, 1) // never blocks its sender, which ends with ctx

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"strings"
@@ -12,13 +13,16 @@ import (
 // Cluster is disagg_cluster: workers register, and frontends follow the registrations. The same section may stand in the
 // files of both; each ignores what concerns only the other.
 type Cluster struct {
-	URI           string           `mapstructure:"cluster_uri"` // http://host:port or etcd://host:port; empty = no such cluster
+	URI           string           `mapstructure:"cluster_uri"` // http(s)://host:port or etcd(s)://host:port; empty = no such cluster
 	Name          string           `mapstructure:"cluster_name"`
 	Minimal       MinimalInstances `mapstructure:"minimal_instances"`      // frontend
 	Heartbeat     float64          `mapstructure:"heartbeat_interval_sec"` // worker
 	Inactive      float64          `mapstructure:"inactive_timeout_sec"`   // worker: TTL of its registration
 	Remote        bool             `mapstructure:"remote_storage"`         // frontend: the storage is in another frontend
 	AdvertiseHost string           `mapstructure:"advertise_host"`         // worker: where frontends reach it
+	TLS           ClientTLS        `mapstructure:"tls"`                    // for https and etcds, and for disagg_coordinator_url
+	Username      string           `mapstructure:"username"`               // of etcd
+	Password      string           `mapstructure:"password"`               // literal, env:NAME or file:PATH
 }
 
 // MinimalInstances is how many workers of each role a frontend needs to be ready.
@@ -40,15 +44,43 @@ func (c Cluster) HeartbeatInterval() time.Duration { return seconds(c.Heartbeat)
 // TTL is how long a registration lives without a refresh.
 func (c Cluster) TTL() time.Duration { return seconds(c.Inactive) }
 
-func (c Cluster) validate() error {
+// StoreAccess is how a store lets us in.
+type StoreAccess struct {
+	TLS                *tls.Config // nil = unencrypted
+	Username, Password string      // of etcd, empty = none
+}
+
+// Access reads the files and secrets for a store.
+func (c Cluster) Access(s discovery.Store) (a StoreAccess, err error) {
+	if s.TLS {
+		if a.TLS, err = c.TLS.Client("disagg_cluster.tls"); err != nil {
+			return a, err // names the key
+		}
+	}
+	if s.Etcd && c.Username != "" {
+		a.Username = c.Username
+		if a.Password, err = Secret("disagg_cluster.password", c.Password); err != nil {
+			return a, fmt.Errorf("config: %w", err)
+		}
+	}
+	return a, nil
+}
+
+// validate checks the section. coordinator is where a frontend shares conversations, with the same access; empty = nowhere.
+func (c Cluster) validate(coordinator string) error {
 	const at = "disagg_cluster."
+	if err := c.validateAccess(coordinator); err != nil {
+		return err
+	}
 	if !c.On() {
-		if c != defaultCluster() {
+		rest := c
+		rest.TLS, rest.Username, rest.Password = ClientTLS{}, "", ""
+		if rest != defaultCluster() || coordinator == "" && rest != c {
 			return errors.New(at + "cluster_uri: is required; use http://host:port of the frontend or etcd://host:port")
 		}
 		return nil
 	}
-	scheme, _, err := discovery.ParseClusterURI(c.URI)
+	store, err := discovery.ParseStore(c.URI)
 	switch {
 	case err != nil:
 		return fmt.Errorf(at+"cluster_uri: %w", err)
@@ -60,10 +92,48 @@ func (c Cluster) validate() error {
 		return fmt.Errorf(at+"minimal_instances.generation_servers: %d is negative", c.Minimal.Generation)
 	case c.Heartbeat <= 0 || c.Heartbeat > c.Inactive/2:
 		return fmt.Errorf(at+"heartbeat_interval_sec: %g must be above 0 and at most half of inactive_timeout_sec (%g)", c.Heartbeat, c.Inactive)
-	case c.Remote && scheme != discovery.SchemeHTTP:
-		return fmt.Errorf(at+"remote_storage: means nothing for %s, which is remote in any case", scheme)
+	case c.Remote && store.Etcd:
+		return errors.New(at + "remote_storage: means nothing for etcd, which is remote in any case")
 	case strings.ContainsAny(c.AdvertiseHost, "/ []"):
 		return fmt.Errorf(at+"advertise_host: %q must be a host name or an address without port and brackets", c.AdvertiseHost)
 	}
 	return nil
+}
+
+// validateAccess refuses what no store of the file would use.
+func (c Cluster) validateAccess(coordinator string) error {
+	const at = "disagg_cluster."
+	etcd, encrypted := false, false
+	for _, uri := range []string{c.URI, coordinator} {
+		if s, err := discovery.ParseStore(uri); err == nil {
+			etcd, encrypted = etcd || s.Etcd, encrypted || s.TLS
+		}
+	}
+	switch {
+	case c.TLS != ClientTLS{} && !encrypted:
+		return errors.New(at + "tls: has no effect without an address that begins with https:// or etcds://")
+	case (c.Username != "" || c.Password != "") && !etcd:
+		return errors.New(at + "username: only etcd asks for a name; frontends have internal_request_auth_key")
+	case (c.Username == "") != (c.Password == ""):
+		return errors.New(at + "username: belongs together with password")
+	}
+	return c.TLS.validate(at + "tls")
+}
+
+// validateStores checks what the frontend's own addresses say of its storage.
+func (f Frontend) validateStores() error {
+	if err := f.Cluster.validate(f.Coordinator); err != nil {
+		return err
+	}
+	if f.Coordinator != "" {
+		if _, err := discovery.ParseStore(f.Coordinator); err != nil {
+			return fmt.Errorf("disagg_coordinator_url: %w", err)
+		}
+	}
+	store, err := discovery.ParseStore(f.Cluster.URI)
+	if err != nil || store.Etcd || f.Cluster.Remote || store.TLS == f.TLS.On() {
+		return nil //nolint:nilerr // none, or one whose scheme is right
+	}
+	return fmt.Errorf("disagg_cluster.cluster_uri: %s is this frontend's own address, which speaks %s: write %s://%s",
+		f.Cluster.URI, f.TLS.Scheme(), f.TLS.Scheme(), store.Endpoints[0])
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"tandem/engine/executor"
+	"tandem/serve/discovery"
 )
 
 func TestCluster(t *testing.T) {
@@ -30,7 +31,12 @@ func TestCluster(t *testing.T) {
 	}
 	for _, tc := range []struct{ section, want string }{
 		{"cluster_uri: x", `disagg_cluster.cluster_uri: "x" is neither`},
-		{"cluster_uri: \"https://h:1\"", "cluster_uri"},
+		{"cluster_uri: \"zk://h:1\"", "cluster_uri"},
+		{"cluster_uri: \"http://h:1\", tls: {ca: a.pem}", "disagg_cluster.tls: has no effect"},
+		{"cluster_uri: \"etcds://h:1\", tls: {cert: a.pem}", "disagg_cluster.tls: cert and key"},
+		{"cluster_uri: \"http://h:1\", username: u, password: p", "disagg_cluster.username: only etcd"},
+		{"cluster_uri: \"etcd://h:1\", username: u", "disagg_cluster.username: belongs together"},
+		{"tls: {ca: a.pem}", "disagg_cluster.tls"},
 		{"cluster_name: a", "disagg_cluster.cluster_uri: is required"},
 		{"cluster_uri: \"http://h:1\", cluster_name: a/b", "cluster_name"},
 		{"cluster_uri: \"http://h:1\", heartbeat_interval_sec: 5.1", "half of inactive_timeout_sec"},
@@ -50,6 +56,30 @@ func TestCluster(t *testing.T) {
 				t.Errorf("%s: %v, want %q", tc.section, err, tc.want)
 			}
 		}
+	}
+	for text, want := range map[string]string{
+		"disagg_cluster: {cluster_uri: \"https://h:1\"}":                                                                   "write http://h:1",
+		"disagg_cluster: {cluster_uri: \"https://h:1\", remote_storage: true}":                                             "",
+		"disagg_coordinator_url: \"ftp://h:1\"":                                                                            "disagg_coordinator_url",
+		"{disagg_coordinator_url: \"etcds://h:1\", disagg_cluster: {username: u, password: env:PW, tls: {}}}":              "",
+		"{disagg_coordinator_url: \"etcds://h:1\", disagg_cluster: {cluster_name: a}}":                                     "disagg_cluster.cluster_uri: is required",
+		"{disagg_coordinator_url: \"http://h:1\", disagg_cluster: {username: u, password: p}}":                             "only etcd",
+		"{disagg_coordinator_url: \"http://h:1\", tls: {cert: a, key: b}, disagg_cluster: {cluster_uri: \"https://h:1\"}}": "",
+	} {
+		f, _, err := loadFrontend(text, "PW", "secret")
+		if want == "" != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+		if f.Cluster.Username != "" && err == nil {
+			a, err := f.Cluster.Access(discovery.Store{Etcd: true, TLS: true})
+			if a.TLS == nil || a.Username != "u" || a.Password != "" && a.Password != "secret" || err != nil && !strings.Contains(err.Error(), "PW") {
+				t.Errorf("access %+v %v", a, err)
+			}
+		}
+	}
+	_, warnings, err = loadFrontend("disagg_coordinator_url: \"etcd://h:1\"")
+	if err != nil || len(warnings) != 1 || !strings.Contains(warnings[0], "no effect") {
+		t.Errorf("nothing to share: %q %v", warnings, err)
 	}
 	_, _, err = loadFrontend(section + "context_servers: {urls: [\"a:1\"]}")
 	if err == nil || !strings.Contains(err.Error(), "context_servers.urls") || !strings.Contains(err.Error(), "disagg_cluster") {

@@ -60,6 +60,7 @@ type Frontend struct {
 
 	Conditional  Conditional    `mapstructure:"conditional_disagg_config"`
 	Cluster      Cluster        `mapstructure:"disagg_cluster"`
+	Coordinator  string         `mapstructure:"disagg_coordinator_url"` // where frontends share conversations; empty = nowhere
 	Metadata     MetadataServer `mapstructure:"metadata_server"`
 	MetadataFile string         `mapstructure:"metadata_server_config_file"` // the same, in a file of its own
 	TrustNetwork bool           `mapstructure:"trust_internal_network"`      // without a key, other hosts may register workers
@@ -85,7 +86,6 @@ type ServerSection struct {
 // than an error, so each is refused unless its value says "off".
 type unsupported struct {
 	ChatTemplate any `mapstructure:"allow_request_chat_template"` // no worker takes one
-	Coordinator  any `mapstructure:"disagg_coordinator_url"`
 	PerfDir      any `mapstructure:"perf_metrics_output_dir"`
 }
 
@@ -134,10 +134,19 @@ func LoadFrontend(src Source) (Frontend, []string, error) {
 	if f.RankSource == rankByRouter && !f.EngineConv {
 		warnings = append(warnings, "conv_affinity_dp_rank_source has no effect without engine_conv_affinity")
 	}
+	if f.Coordinator != "" && !f.remembers() {
+		warnings = append(warnings, "disagg_coordinator_url has no effect: no router of type conversation or hybrid remembers where conversations live")
+	}
 	if f.NumWorkers > 1 {
 		warnings = append(warnings, "num_workers is ignored: one process uses all cores")
 	}
 	return f, warnings, nil
+}
+
+// remembers tells whether a router keeps what frontends can share of conversations.
+func (f *Frontend) remembers() bool {
+	kinds := []string{f.Context.Router.Type, f.Generation.Router.Type}
+	return slices.Contains(kinds, router.KindConversation) || slices.Contains(kinds, router.KindHybrid)
 }
 
 // fieldEnvironment reads the variables that the field knows under other names.
@@ -193,7 +202,7 @@ func (f Frontend) Validate() error {
 	if err := f.Capture.validate(); err != nil {
 		return err
 	}
-	if err := f.Cluster.validate(); err != nil {
+	if err := f.validateStores(); err != nil {
 		return err
 	}
 	if err := f.Metadata.validate(); err != nil {
@@ -207,9 +216,6 @@ func (f Frontend) Validate() error {
 	}
 	if err := f.TLS.validate(); err != nil {
 		return err
-	}
-	if f.TLS.On() && strings.HasPrefix(f.Cluster.URI, "http:") {
-		return fmt.Errorf("tls: workers register over plain HTTP, which this port then does not speak: use etcd in disagg_cluster, or urls")
 	}
 	if err := f.sections(); err != nil {
 		return err

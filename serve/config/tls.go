@@ -21,13 +21,13 @@ type TLS struct {
 // FrontendTLS is the frontend's listener and its way to workers.
 type FrontendTLS struct {
 	TLS     `mapstructure:",squash"`
-	Workers WorkersTLS `mapstructure:"workers"`
+	Workers ClientTLS `mapstructure:"workers"`
 }
 
-// WorkersTLS are the files for workers whose address begins with https://.
-type WorkersTLS struct {
+// ClientTLS are the files for connections to others that speak TLS.
+type ClientTLS struct {
 	CA   string `mapstructure:"ca"`   // authorities of their certificates, empty = those of the system
-	Cert string `mapstructure:"cert"` // what the frontend shows to them, empty = nothing
+	Cert string `mapstructure:"cert"` // what is shown to them, empty = nothing
 	Key  string `mapstructure:"key"`
 }
 
@@ -53,10 +53,17 @@ func (t TLS) validate() error {
 }
 
 func (t FrontendTLS) validate() error {
-	if (t.Workers.Cert == "") != (t.Workers.Key == "") {
-		return errors.New("tls.workers: cert and key belong together")
+	if err := t.Workers.validate("tls.workers"); err != nil {
+		return err
 	}
 	return t.TLS.validate()
+}
+
+func (c ClientTLS) validate(at string) error {
+	if (c.Cert == "") != (c.Key == "") {
+		return fmt.Errorf("%s: cert and key belong together", at)
+	}
+	return nil
 }
 
 // Server returns the configuration of a listener, nil without TLS. Files that change are read again within a second; while
@@ -90,27 +97,27 @@ func (t TLS) load() (*tls.Config, error) {
 	return c, err
 }
 
-// Client returns the configuration for connections to workers.
-func (w WorkersTLS) Client() (*tls.Config, error) {
-	c := &tls.Config{MinVersion: tls.VersionTLS12}
+// Client returns the configuration for such connections; at is the key of the section, for errors.
+func (c ClientTLS) Client(at string) (*tls.Config, error) {
+	out := &tls.Config{MinVersion: tls.VersionTLS12}
 	var err error
-	if w.CA != "" {
-		if c.RootCAs, err = authorities(w.CA); err != nil {
-			return nil, fmt.Errorf("config: tls.workers.ca: %w", err)
+	if c.CA != "" {
+		if out.RootCAs, err = authorities(c.CA); err != nil {
+			return nil, fmt.Errorf("config: %s.ca: %w", at, err)
 		}
 	}
-	if w.Cert == "" {
-		return c, nil
+	if c.Cert == "" {
+		return out, nil
 	}
-	own := TLS{Cert: w.Cert, Key: w.Key}
-	r := &reloader{paths: []string{w.Cert, w.Key}, now: time.Now, load: own.load}
+	own := TLS{Cert: c.Cert, Key: c.Key}
+	r := &reloader{paths: []string{c.Cert, c.Key}, now: time.Now, load: own.load}
 	if err := r.first(); err != nil {
-		return nil, fmt.Errorf("config: tls.workers: %w", err)
+		return nil, fmt.Errorf("config: %s: %w", at, err)
 	}
-	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+	out.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 		return &r.current().Certificates[0], nil
 	}
-	return c, nil
+	return out, nil
 }
 
 func authorities(path string) (*x509.CertPool, error) {

@@ -98,9 +98,9 @@ func serveTLS(t *testing.T, conf *tls.Config) string {
 	return "https://" + srv.Listener.Addr().String()
 }
 
-func fetch(t *testing.T, url string, w WorkersTLS) (string, *tls.ConnectionState, error) {
+func fetch(t *testing.T, url string, w ClientTLS) (string, *tls.ConnectionState, error) {
 	t.Helper()
-	conf, err := w.Client()
+	conf, err := w.Client("tls.workers")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,15 +122,15 @@ func TestMutualTLS(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		server TLS
-		client WorkersTLS
+		client ClientTLS
 		ok     bool
 	}{
-		{"TLS", TLS{Cert: cert, Key: key}, WorkersTLS{CA: ours.file}, true},
-		{"another authority", TLS{Cert: cert, Key: key}, WorkersTLS{CA: foreign.file}, false},
-		{"the system's authorities", TLS{Cert: cert, Key: key}, WorkersTLS{}, false},
-		{"both", TLS{Cert: cert, Key: key, ClientCA: ours.file}, WorkersTLS{CA: ours.file, Cert: good, Key: goodKey}, true},
-		{"no client certificate", TLS{Cert: cert, Key: key, ClientCA: ours.file}, WorkersTLS{CA: ours.file}, false},
-		{"a stranger's", TLS{Cert: cert, Key: key, ClientCA: ours.file}, WorkersTLS{CA: ours.file, Cert: bad, Key: badKey}, false},
+		{"TLS", TLS{Cert: cert, Key: key}, ClientTLS{CA: ours.file}, true},
+		{"another authority", TLS{Cert: cert, Key: key}, ClientTLS{CA: foreign.file}, false},
+		{"the system's authorities", TLS{Cert: cert, Key: key}, ClientTLS{}, false},
+		{"both", TLS{Cert: cert, Key: key, ClientCA: ours.file}, ClientTLS{CA: ours.file, Cert: good, Key: goodKey}, true},
+		{"no client certificate", TLS{Cert: cert, Key: key, ClientCA: ours.file}, ClientTLS{CA: ours.file}, false},
+		{"a stranger's", TLS{Cert: cert, Key: key, ClientCA: ours.file}, ClientTLS{CA: ours.file, Cert: bad, Key: badKey}, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			conf, err := tc.server.Server()
@@ -189,14 +189,14 @@ func TestBadTLSKeys(t *testing.T) {
 		`tls: {crt: a.pem}`:                           `nearest known key is "cert"`,
 		`tls: {cert: /no/such/file, key: /no/either}`: "cert and key",
 		`tls: {workers: {ca: /no/such/file}}`:         "tls.workers.ca",
-		`{tls: {cert: a, key: b}, disagg_cluster: {cluster_uri: "http://h:1"}}`: "disagg_cluster",
+		`{tls: {cert: a, key: b}, disagg_cluster: {cluster_uri: "http://h:1"}}`: "write https://h:1",
 	} {
 		f, _, err := LoadFrontend(Source{Data: []byte(text)})
 		if err == nil {
 			_, err = f.TLS.Server()
 		}
 		if err == nil {
-			_, err = f.TLS.Workers.Client()
+			_, err = f.TLS.Workers.Client("tls.workers")
 		}
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", text, err)

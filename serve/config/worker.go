@@ -197,7 +197,6 @@ func (w Worker) Validate() error {
 	bad(w.StallThreshold <= 0, "stall_threshold_sec: %g must be above 0", w.StallThreshold)
 	bad(w.ShutdownGrace < 0, "shutdown_grace_sec: %g must not be negative", w.ShutdownGrace)
 	bad(w.Threads < 0 || w.Threads > 1024, "threads: %d must be 1 to 1024, or 0 for all cores", w.Threads)
-	bad(w.TLS.On() && w.Cluster.On(), "tls: workers that register are reached over plain HTTP: list this one as https:// in the frontend's urls")
 	if err := w.TLS.validate(); err != nil {
 		errs = append(errs, err)
 	}
@@ -208,7 +207,7 @@ func (w Worker) Validate() error {
 	if err := errors.Join(errs...); err != nil {
 		return first(err)
 	}
-	return first(errors.Join(w.Cluster.validate(), w.validateRanks(), w.Observe.validate(), w.KVCache.validate(), w.Scheduler.validate(), w.Transceiver.validate()))
+	return first(errors.Join(w.Cluster.validate(""), w.validateRanks(), w.Observe.validate(), w.KVCache.validate(), w.Scheduler.validate(), w.Transceiver.validate()))
 }
 
 func (k KVCache) validate() error {

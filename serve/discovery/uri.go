@@ -8,31 +8,49 @@ import (
 	"strings"
 )
 
-// Schemes of a cluster URI.
-const (
-	SchemeHTTP = "http" // the storage inside a frontend
-	SchemeEtcd = "etcd"
-)
+// Store says where a cluster keeps what its processes share.
+type Store struct {
+	Etcd      bool     // else the storage inside a frontend
+	TLS       bool     // encrypted: https or etcds
+	Endpoints []string // host:port each; of a frontend one
+}
 
-// ParseClusterURI reads where a cluster keeps its registrations: http://host:port or etcd://host:port[,host:port...].
-func ParseClusterURI(text string) (scheme string, endpoints []string, err error) {
-	scheme, rest, ok := strings.Cut(strings.TrimSpace(text), "://")
-	if !ok || scheme != SchemeHTTP && scheme != SchemeEtcd {
-		return "", nil, fmt.Errorf("%q is neither http://host:port (the storage inside a frontend) nor etcd://host:port", text)
+// Base is the URL of a storage inside a frontend.
+func (s Store) Base() string {
+	if s.TLS {
+		return "https://" + s.Endpoints[0]
+	}
+	return "http://" + s.Endpoints[0]
+}
+
+// ParseStore reads http://host:port or etcd://host:port[,host:port...], or https and etcds, which are encrypted.
+func ParseStore(text string) (Store, error) {
+	scheme, rest, _ := strings.Cut(strings.TrimSpace(text), "://")
+	var s Store
+	switch scheme {
+	case "http":
+	case "https":
+		s.TLS = true
+	case "etcd":
+		s.Etcd = true
+	case "etcds":
+		s.Etcd, s.TLS = true, true
+	default:
+		return s, fmt.Errorf("%q is neither http://host:port (the storage inside a frontend) nor etcd://host:port, nor https or etcds", text)
 	}
 	for at := range strings.SplitSeq(strings.TrimSuffix(rest, "/"), ",") {
 		u, err := url.Parse("http://" + at)
 		if err != nil || u.Host != at {
-			return "", nil, fmt.Errorf("%q: want only host and port after %s://", text, scheme)
+			return Store{}, fmt.Errorf("%q: want only host and port after %s://", text, scheme)
 		}
 		host, port, err := net.SplitHostPort(at)
 		if n, perr := strconv.Atoi(port); err != nil || perr != nil || host == "" || n < 1 || n > 65535 {
-			return "", nil, fmt.Errorf("%q: %q is no host:port", text, at)
+			return Store{}, fmt.Errorf("%q: %q is no host:port", text, at)
 		}
-		endpoints = append(endpoints, at)
+		s.Endpoints = append(s.Endpoints, at)
 	}
-	if scheme == SchemeHTTP && len(endpoints) > 1 {
-		return "", nil, fmt.Errorf("%q: http takes one host:port", text)
+	if !s.Etcd && len(s.Endpoints) > 1 {
+		return Store{}, fmt.Errorf("%q: %s takes one host:port", text, scheme)
 	}
-	return scheme, endpoints, nil
+	return s, nil
 }

@@ -5,14 +5,16 @@ import (
 	"testing"
 )
 
-func TestParseClusterURI(t *testing.T) {
+func TestParseStore(t *testing.T) {
 	for _, tc := range []struct{ text, scheme, endpoints string }{
 		{"http://h:80", "http", "h:80"},
 		{"http://[::1]:80/", "http", "[::1]:80"},
 		{"etcd://h:2379", "etcd", "h:2379"},
 		{"etcd://a:1,b:2", "etcd", "a:1 b:2"},
 		{"http://a:1,b:2", "", ""},
-		{"https://h:80", "", ""},
+		{"https://h:80", "https", "h:80"},
+		{"etcds://a:1,b:2", "etcds", "a:1 b:2"},
+		{"https://a:1,b:2", "", ""},
 		{"zk://h:80", "", ""},
 		{"h:80", "", ""},
 		{"http://h", "", ""},
@@ -24,9 +26,13 @@ func TestParseClusterURI(t *testing.T) {
 		{"etcd://a:1,", "", ""},
 		{"", "", ""},
 	} {
-		scheme, endpoints, err := ParseClusterURI(tc.text)
-		if scheme != tc.scheme || strings.Join(endpoints, " ") != tc.endpoints || (err == nil) != (tc.scheme != "") {
-			t.Errorf("%q: %s %v %v", tc.text, scheme, endpoints, err)
+		s, err := ParseStore(tc.text)
+		if strings.Join(s.Endpoints, " ") != tc.endpoints || (err == nil) != (tc.scheme != "") ||
+			s.Etcd != strings.HasPrefix(tc.scheme, "etcd") || s.TLS != strings.HasSuffix(tc.scheme, "s") {
+			t.Errorf("%q: %+v %v", tc.text, s, err)
+		}
+		if err == nil && !s.Etcd && s.Base() != tc.scheme+"://"+tc.endpoints {
+			t.Errorf("%q: base %s", tc.text, s.Base())
 		}
 	}
 }

@@ -210,7 +210,7 @@ func TestDiscoveryEtcd(t *testing.T) {
 	uri := "etcd://" + server.Addr
 	ports := []int{freePort(t), freePort(t)}
 	a, b := follower(t, "a", ports[0], uri, ""), follower(t, "b", ports[1], uri, "")
-	store, err := etcdstore.New([]string{server.Addr})
+	store, err := etcdstore.New([]string{server.Addr}, etcdstore.Access{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,7 +246,7 @@ func TestDiscoveryMetadataServer(t *testing.T) {
 	server := etcd.Start(t)
 	f := &farm{}
 	ctx, gen, gen1 := f.newStub(t, "ctx0", "context"), f.newStub(t, "gen0", "generation"), f.newStub(t, "gen1", "generation")
-	store, err := etcdstore.New([]string{server.Addr})
+	store, err := etcdstore.New([]string{server.Addr}, etcdstore.Access{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,16 +52,28 @@ func Remove() {
 
 // Server is a running etcd server with one member.
 type Server struct {
-	Addr string // host:port for clients
-	dir  string
-	cmd  *exec.Cmd
-	in   io.Closer
-	log  *bytes.Buffer
+	Addr  string // host:port for clients
+	dir   string
+	files []string // of TLS
+	cmd   *exec.Cmd
+	in    io.Closer
+	log   *bytes.Buffer
 }
 
 // Start runs a server with an empty store until the test ends. It skips the test where the server cannot be built, because
 // its modules are not there.
 func Start(t *testing.T) *Server {
+	t.Helper()
+	return start(t)
+}
+
+// StartTLS runs one whose clients come by TLS and show a certificate of ca; the arguments are PEM files.
+func StartTLS(t *testing.T, cert, key, ca string) *Server {
+	t.Helper()
+	return start(t, cert, key, ca)
+}
+
+func start(t *testing.T, files ...string) *Server {
 	t.Helper()
 	path, why := built()
 	if path == "" {
@@ -70,7 +82,7 @@ func Start(t *testing.T) *Server {
 		}
 		t.Skipf("the etcd server cannot be built: %s", why)
 	}
-	s := &Server{dir: t.TempDir()}
+	s := &Server{dir: t.TempDir(), files: files}
 	s.start(t, path, "0")
 	t.Cleanup(func() { s.Stop(t) })
 	return s
@@ -86,7 +98,7 @@ func (s *Server) Restart(t *testing.T) {
 
 func (s *Server) start(t *testing.T, path, port string) {
 	t.Helper()
-	s.cmd, s.log = exec.Command(path, s.dir, port), &bytes.Buffer{}
+	s.cmd, s.log = exec.Command(path, append([]string{s.dir, port}, s.files...)...), &bytes.Buffer{}
 	s.cmd.Stderr = s.log
 	in, err := s.cmd.StdinPipe()
 	if err != nil {

@@ -3,6 +3,7 @@ package cluster
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -19,7 +20,7 @@ const maxAnswer = 64 << 20
 
 // Client reaches the storage of a frontend over HTTP. Make it with NewClient.
 type Client struct {
-	base string // http://host:port
+	base string // http://host:port or https://host:port
 	key  []byte
 	http *http.Client
 	poll time.Duration // of Follow
@@ -29,9 +30,9 @@ type Client struct {
 
 // ClientConfig is what a Client needs.
 type ClientConfig struct {
-	URL  string        // http://host:port
+	URL  string        // http://host:port or https://host:port
 	Key  []byte        // signs requests, empty = unsigned
-	HTTP *http.Client  // nil = one without proxies
+	TLS  *tls.Config   // for https, nil = the defaults
 	Poll time.Duration // between two readings of Follow
 	Hold time.Duration // how long keys are kept that a restarted storage has not got yet: the TTL of registrations
 	Now  func() time.Time
@@ -39,13 +40,11 @@ type ClientConfig struct {
 
 // NewClient makes a client; nothing is sent yet.
 func NewClient(c ClientConfig) *Client {
-	out := &Client{base: strings.TrimSuffix(c.URL, "/"), key: c.Key, http: c.HTTP, poll: c.Poll, hold: c.Hold, now: c.Now}
-	if out.http == nil {
-		// Not the default client: a proxy for the outside must not see registrations, nor may an answer lead elsewhere.
-		out.http = &http.Client{
-			Transport:     &http.Transport{IdleConnTimeout: 30 * time.Second},
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		}
+	out := &Client{base: strings.TrimSuffix(c.URL, "/"), key: c.Key, poll: c.Poll, hold: c.Hold, now: c.Now}
+	// Not the default client: a proxy for the outside must not see registrations, nor may an answer lead elsewhere.
+	out.http = &http.Client{
+		Transport:     &http.Transport{IdleConnTimeout: 30 * time.Second, TLSClientConfig: c.TLS},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	if out.now == nil {
 		out.now = time.Now

@@ -34,6 +34,7 @@ type Worker struct {
 	Port        int
 	Role        discovery.Role
 	Incarnation string
+	TLS         bool // it speaks HTTPS
 }
 
 // RegistrarConfig is what a Registrar needs besides its store.
@@ -129,7 +130,11 @@ func (r *Registrar) register(ctx context.Context) {
 	if r.key == "" {
 		id := WorkerID(w.Role, w.Host, w.Port, r.cfg.Now(), os.Getpid(), r.count)
 		r.count++
-		value, err := json.Marshal(Registration{WorkerID: id, Host: w.Host, Port: w.Port, Role: w.Role, Incarnation: w.Incarnation})
+		entry := Registration{WorkerID: id, Host: w.Host, Port: w.Port, Role: w.Role, Incarnation: w.Incarnation}
+		if w.TLS {
+			entry.Scheme = "https"
+		}
+		value, err := json.Marshal(entry)
 		if err != nil {
 			r.report(err) // never: these are texts and a number
 			return

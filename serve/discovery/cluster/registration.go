@@ -19,6 +19,7 @@ type Registration struct {
 	Port        int            `json:"port"`
 	Role        discovery.Role `json:"role"`
 	Incarnation string         `json:"incarnation"`
+	Scheme      string         `json:"scheme,omitempty"` // https, or empty: http, as workers of other implementations
 }
 
 // Prefix is what the keys of a cluster's workers begin with. It ends with a slash, so that cluster a never sees cluster ab.
@@ -55,6 +56,7 @@ func Parse(prefix, key, value string) (discovery.Member, error) {
 		Port        int             `json:"port"`
 		Role        json.RawMessage `json:"role"`
 		Incarnation string          `json:"incarnation"`
+		Scheme      string          `json:"scheme"`
 	}
 	if err := json.Unmarshal([]byte(value), &v); err != nil {
 		return m, fmt.Errorf("value of %q: %w", key, err)
@@ -66,7 +68,15 @@ func Parse(prefix, key, value string) (discovery.Member, error) {
 	if v.Host == "" || strings.ContainsAny(v.Host, "/@?# []") {
 		return m, fmt.Errorf("value of %q: host %q is no host", key, v.Host)
 	}
-	addr, url, err := discovery.ParseURL(net.JoinHostPort(v.Host, strconv.Itoa(v.Port)))
+	at := net.JoinHostPort(v.Host, strconv.Itoa(v.Port))
+	switch v.Scheme {
+	case "", "http":
+	case "https":
+		at = "https://" + at
+	default:
+		return m, fmt.Errorf("value of %q: scheme %q is neither http nor https", key, v.Scheme)
+	}
+	addr, url, err := discovery.ParseURL(at)
 	if err != nil {
 		return m, fmt.Errorf("value of %q: %w", key, err)
 	}

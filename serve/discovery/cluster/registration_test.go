@@ -26,6 +26,10 @@ func TestParse(t *testing.T) {
 	if err != nil || got != want {
 		t.Errorf("%+v %v, want %+v", got, err, want)
 	}
+	secret, err := Parse(prefix, prefix+id, strings.Replace(string(value), `"port"`, `"scheme":"https","port"`, 1))
+	if want.URL = "https://[fe80::1]:8001"; err != nil || secret != want {
+		t.Errorf("with TLS: %+v %v, want %+v", secret, err, want)
+	}
 	for _, tc := range []struct {
 		value string
 		role  discovery.Role // "" = refused
@@ -39,6 +43,7 @@ func TestParse(t *testing.T) {
 		{`{"host":"h","port":1}`, ""},
 		{`{"host":"h","port":0,"role":0}`, ""},
 		{`{"host":"","port":1,"role":0}`, ""},
+		{`{"host":"h","port":1,"role":0,"scheme":"file"}`, ""},
 		{`{"host":"u@h","port":1,"role":0}`, ""},
 		{`{"host":"h/x?","port":1,"role":0}`, ""},
 		{`[]`, ""},

@@ -4,6 +4,7 @@ package etcd
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"sync"
@@ -35,11 +36,25 @@ type Store struct {
 	leases map[string]clientv3.LeaseID // by key that was put here
 }
 
+// Access is how etcd lets us in.
+type Access struct {
+	TLS                *tls.Config // nil = unencrypted
+	Username, Password string      // empty = none
+}
+
 // New connects to one or more endpoints, host:port each. The connection is made and kept up in the background, so an etcd
 // that is down is no error here.
-func New(endpoints []string) (*Store, error) {
+func New(endpoints []string, access Access) (*Store, error) {
+	scheme := "http://"
+	if access.TLS != nil {
+		scheme = "https://"
+	}
+	urls := make([]string, len(endpoints))
+	for i, at := range endpoints {
+		urls[i] = scheme + at
+	}
 	client, err := clientv3.New(clientv3.Config{
-		Endpoints: endpoints, DialTimeout: 2 * time.Second, DialKeepAliveTime: 5 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
+		Endpoints: urls, TLS: access.TLS, Username: access.Username, Password: access.Password, DialTimeout: 2 * time.Second, DialKeepAliveTime: 5 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
 		DialOptions: []grpc.DialOption{grpc.WithConnectParams(reconnect)},
 		Logger:      zap.NewNop(), // what fails comes back as an error and is logged by its caller
 	})

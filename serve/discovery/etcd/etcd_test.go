@@ -41,7 +41,7 @@ const limit = 30 * time.Second
 
 func connect(t *testing.T, s *etcd.Server) *Store {
 	t.Helper()
-	store, err := New([]string{s.Addr})
+	store, err := New([]string{s.Addr}, Access{})
 	if err != nil {
 		t.Fatal(err)
 	}
