@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"tandem/serve/discovery"
 	"tandem/serve/openai"
 	"tandem/serve/trace"
 )
@@ -32,8 +33,10 @@ func (s *Server) captureRequest(p *RoutePlan) {
 	if !j.first.IsZero() {
 		r.Observed.TTFTMs = millis(j.first.Sub(p.Arrived))
 	}
-	if r.BlockSize = j.ctx.Info.TokensPerBlock; r.BlockSize == 0 {
-		r.BlockSize = j.gen.Info.TokensPerBlock
+	for _, in := range []discovery.Instance{j.ctx, j.gen} {
+		if r.BlockSize == 0 && in.Info != nil { // nil: the leg did not run
+			r.BlockSize = in.Info.TokensPerBlock
+		}
 	}
 	r.HashIDs = s.capture.Hashes(prompt, r.BlockSize, p.Req.CacheSalt)
 	s.capture.Add(r, p.Arrived)

@@ -158,7 +158,7 @@ func TestFeedsTellWhereBlocksAre(t *testing.T) {
 }
 
 func TestFeedEventsThatMakeNoSense(t *testing.T) {
-	in := discovery.Instance{ID: "a", Info: discovery.ServerInfo{Incarnation: "i"}}
+	in := discovery.Instance{ID: "a", Info: &discovery.ServerInfo{Incarnation: "i"}}
 	for text, want := range map[string]error{
 		`{"data":{"type":"created","hash_algo":"md5"}}`:                        errForeign,
 		`{"data":{"type":"created","incarnation":"j"}}`:                        errOutOfStep,

@@ -24,7 +24,7 @@ const (
 )
 
 // rankRule decides what is sent of the router's rank. attached tells that the leg really carries a key.
-func (c Config) rankRule(attached bool, worker discovery.ServerInfo) rankRow {
+func (c Config) rankRule(attached bool, worker *discovery.ServerInfo) rankRow {
 	switch {
 	case !c.EngineConvAffinity:
 		return rowForced

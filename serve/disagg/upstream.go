@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -40,7 +39,7 @@ func newCalls(connect time.Duration) *h1.Client {
 	return &h1.Client{Dial: dialer.DialContext, MaxIdle: 1024, IdleTime: time.Second}
 }
 
-// leg is one running attempt at one worker. close ends it and joins its goroutine.
+// leg is one running attempt at one worker. close ends it.
 type leg struct {
 	role    discovery.Role
 	inst    discovery.Instance
@@ -54,7 +53,7 @@ type leg struct {
 	cancel context.CancelCauseFunc
 	timer  *time.Timer
 	why    atomic.Pointer[error] // what the timer's end means
-	wg     sync.WaitGroup
+	watch  *discovery.Watch
 	resp   *h1.Response
 	body   meter
 	idle   time.Duration // > 0: each read pushes the timer this far
@@ -81,13 +80,7 @@ func (s *Server) start(ctx context.Context, p *RoutePlan, c call) (*leg, *legErr
 	l.ctx, l.cancel = context.WithCancelCause(ctx)
 	l.why.Store(&c.cause)
 	l.timer = time.AfterFunc(c.limit, func() { l.cancel(*l.why.Load()) })
-	if w := s.reg.Watch(c.inst.ID); w != nil {
-		l.wg.Go(func() {
-			if w.Lost(l.ctx) {
-				l.cancel(errWorkerLost)
-			}
-		})
-	}
+	l.watch = s.reg.Watch(c.inst.ID, func() { l.cancel(errWorkerLost) })
 	l.span = p.link.Child(string(c.role) + " leg")
 	headers := make(http.Header, 8)
 	s.setHeaders(headers, p, &c)
@@ -159,7 +152,7 @@ func (l *leg) close() {
 		l.resp.Close()
 	}
 	l.cancel(nil)
-	l.wg.Wait()
+	l.watch.Stop()
 }
 
 // isStream tells whether the answer is a stream of events.

@@ -86,10 +86,10 @@ type Health struct {
 
 // Instance is one worker as placement and legs see it. It is a snapshot; its slices and Info are shared and not changed.
 type Instance struct {
-	ID     string // host:port, the identity of an address
-	URL    string // http://host:port without a final slash
-	Info   ServerInfo
-	Models []Model // what GET /v1/models listed
+	ID     string      // host:port, the identity of an address
+	URL    string      // http://host:port without a final slash
+	Info   *ServerInfo // nil only in the zero Instance
+	Models []Model     // what GET /v1/models listed
 }
 
 // Model is one entry of a worker's model list.

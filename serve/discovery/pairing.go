@@ -3,7 +3,7 @@ package discovery
 import "fmt"
 
 // Pairs tells whether blocks made by ctx can be used by gen. When they cannot, why says it in words.
-func Pairs(ctx, gen ServerInfo) (ok bool, why string) {
+func Pairs(ctx, gen *ServerInfo) (ok bool, why string) {
 	a, b := ctx.Layout, gen.Layout
 	switch {
 	case ctx.Fingerprint != gen.Fingerprint:

@@ -28,17 +28,17 @@ type entry struct {
 	lastError string
 	lastSeen  time.Time
 	health    Health
-	breaker   breaker       // fed by legs and probes
-	seen      int           // good probes so far
-	lost      int           // legs that began when seen was less cannot succeed any more
-	down      chan struct{} // closed when lost changes
-	workerID  string        // of the registration in force, "" = from the configuration
-	left      time.Time     // when it left the cluster; zero = it is in it
-	kick      chan struct{} // asks for a probe at once
+	breaker   breaker             // fed by legs and probes
+	seen      int                 // good probes so far
+	watches   map[*Watch]struct{} // of the legs that run
+	down      chan struct{}       // closed when legs are lost
+	workerID  string              // of the registration in force, "" = from the configuration
+	left      time.Time           // when it left the cluster; zero = it is in it
+	kick      chan struct{}       // asks for a probe at once
 }
 
 func newEntry(id, url string) *entry {
-	return &entry{id: id, url: url, legs: map[Role]bool{}, down: make(chan struct{}), kick: make(chan struct{}, 1)}
+	return &entry{id: id, url: url, inst: Instance{Info: &ServerInfo{}}, legs: map[Role]bool{}, watches: map[*Watch]struct{}{}, down: make(chan struct{}), kick: make(chan struct{}, 1)}
 }
 
 // ask asks for a probe at once.
@@ -106,16 +106,16 @@ func (t *table) probed(now time.Time, id string, r report) (restarted bool) {
 	}
 	e.seen++
 	e.fails, e.lastError, e.lastSeen, e.health = 0, "", now, r.health
-	e.inst = Instance{ID: e.id, URL: e.url, Info: r.info, Models: r.models}
+	e.inst = Instance{ID: e.id, URL: e.url, Info: &r.info, Models: r.models}
 	e.known = true
-	e.refused = e.accept(r.info)
+	e.refused = e.accept(&r.info)
 	e.prepared = e.refused == ""
 	e.breaker.probed(now, true)
 	return restarted
 }
 
 // accept returns why a worker's self-description cannot be used, "" if it can.
-func (e *entry) accept(info ServerInfo) string {
+func (e *entry) accept(info *ServerInfo) string {
 	if info.Remote {
 		return fmt.Sprintf("computes %s of an instance and serves no requests: list the process of its rank 0", RankNames(info.Ranks))
 	}
@@ -133,7 +133,12 @@ func (e *entry) accept(info ServerInfo) string {
 
 // lose ends the legs that began before that many good probes.
 func (e *entry) lose(before int) {
-	e.lost = before
+	for w := range e.watches {
+		if w.seen < before {
+			delete(e.watches, w)
+			w.lost()
+		}
+	}
 	close(e.down)
 	e.down = make(chan struct{})
 }
@@ -227,7 +232,7 @@ func (t *table) unpaired(e *entry) []Warning {
 }
 
 // pairsAs compares a worker that would run leg with one that would run the other.
-func pairsAs(leg Role, self, other ServerInfo) (bool, string) {
+func pairsAs(leg Role, self, other *ServerInfo) (bool, string) {
 	if leg == Context {
 		return Pairs(self, other)
 	}

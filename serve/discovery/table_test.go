@@ -1,7 +1,6 @@
 package discovery
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -197,13 +196,13 @@ func TestPairs(t *testing.T) {
 	for _, c := range cases {
 		gen := base
 		c.edit(&gen)
-		if ok, why := Pairs(base, gen); ok != c.want || (why == "") != ok {
+		if ok, why := Pairs(&base, &gen); ok != c.want || (why == "") != ok {
 			t.Errorf("%s: %v %q", c.name, ok, why)
 		}
 	}
 	a, b := base, base
 	a.Layout.Reshard, b.Layout.Reshard, b.Layout.TP = true, true, 2
-	if ok, _ := Pairs(a, b); !ok {
+	if ok, _ := Pairs(&a, &b); !ok {
 		t.Error("tp may differ when both reshard")
 	}
 }
@@ -243,25 +242,27 @@ func TestRestartSparesNewLegs(t *testing.T) {
 	tb := twoByTwo(t)
 	r := &Registry{table: tb}
 	const id = "gen0:1"
-	now, cancel := context.WithCancel(t.Context())
-	cancel()
+	var oldLost, youngLost int
 	tb.probed(at(0), id, good(Generation, "a"))
-	old := r.Watch(id)
+	r.Watch(id, func() { oldLost++ })
+	stopped := r.Watch(id, func() { t.Error("a leg that ended is told that it is lost") })
 	tb.probed(at(3), id, good(Generation, "a"))
-	young := r.Watch(id)
+	r.Watch(id, func() { youngLost++ })
+	stopped.Stop()
 	tb.probed(at(6), id, good(Generation, "b"))
-	if !old.Lost(t.Context()) {
+	if oldLost != 1 {
 		t.Error("a leg of the old process is lost")
 	}
-	if young.Lost(now) {
+	if youngLost != 0 {
 		t.Error("a leg that may run on the new process is lost")
 	}
 	tb.probed(at(9), id, good(Generation, "b"))
 	tb.probed(at(12), id, report{err: ErrGone, gone: true})
-	if !young.Lost(t.Context()) {
+	if oldLost != 1 || youngLost != 1 {
 		t.Error("nothing listens there, and the leg is not lost")
 	}
-	if r.Watch("nowhere:1") != nil {
+	if w := r.Watch("nowhere:1", nil); w != nil {
+		w.Stop()
 		t.Error("an unknown address is watched")
 	}
 }

@@ -8,7 +8,7 @@ import (
 
 // A conversation goes to the home that another frontend gave it, and to a new one when that is gone.
 func TestSettledConversationsStick(t *testing.T) {
-	list := []discovery.Instance{{ID: "a"}, {ID: "b"}, {ID: "c"}}
+	list := []discovery.Instance{{ID: "a", Info: &discovery.ServerInfo{}}, {ID: "b", Info: &discovery.ServerInfo{}}, {ID: "c", Info: &discovery.ServerInfo{}}}
 	for name, r := range map[string]Keeper{"conversation": NewConversation(Config{Type: KindConversation}), "hybrid": NewHybrid(Config{Type: KindHybrid})} {
 		ask := func(id string, at []discovery.Instance) Selection {
 			t.Helper()

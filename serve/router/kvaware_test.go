@@ -17,7 +17,7 @@ func kvServers(names ...string) func() []discovery.Instance {
 	return func() []discovery.Instance {
 		out := make([]discovery.Instance, len(names))
 		for i, n := range names {
-			out[i] = discovery.Instance{ID: n, Info: discovery.ServerInfo{
+			out[i] = discovery.Instance{ID: n, Info: &discovery.ServerInfo{
 				Incarnation: "1", Namespace: "m@1", TokensPerBlock: 32, MaxBatchSize: 64, ADPSize: 1, KVEvents: true,
 			}}
 		}

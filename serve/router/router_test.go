@@ -15,7 +15,7 @@ func servers(names ...string) func() []discovery.Instance {
 	return func() []discovery.Instance {
 		out := make([]discovery.Instance, len(names))
 		for i, n := range names {
-			out[i] = discovery.Instance{ID: n}
+			out[i] = discovery.Instance{ID: n, Info: &discovery.ServerInfo{}}
 		}
 		return out
 	}
