@@ -154,6 +154,26 @@ func LoadWorker(role executor.Role, src Source) (Worker, []string, error) {
 	return w, append(warnings, w.rankWarnings(adp)...), nil
 }
 
+// liftOTLP takes otlp_traces_endpoint at the top, where other engines have it, as the key of otlp_config, whose own wins.
+func liftOTLP(tree map[string]any) {
+	at, ok := tree["otlp_traces_endpoint"]
+	if !ok {
+		return
+	}
+	delete(tree, "otlp_traces_endpoint")
+	section, ok := tree["otlp_config"].(map[string]any)
+	if !ok && tree["otlp_config"] != nil {
+		return // the error will be about that one
+	}
+	if section == nil {
+		section = map[string]any{}
+		tree["otlp_config"] = section
+	}
+	if section["otlp_traces_endpoint"] == nil {
+		section["otlp_traces_endpoint"] = at
+	}
+}
+
 // renameWorker accepts the spellings of other engines, in place.
 func renameWorker(tree map[string]any) (warnings []string) {
 	alias := func(at map[string]any, key string, names map[string]string) {
@@ -169,6 +189,7 @@ func renameWorker(tree map[string]any) (warnings []string) {
 			warnings = append(warnings, "dtype is ignored: weights keep the type they are stored in")
 		}
 	}
+	liftOTLP(tree)
 	alias(tree, "backend", map[string]string{"pytorch": "auto", "tensorrt": "auto", "trt": "auto", "_autodeploy": "auto"})
 	if sched, ok := tree["scheduler_config"].(map[string]any); ok && sched["context_chunking_policy"] == "FCFS" {
 		sched["context_chunking_policy"] = string(scheduler.FirstCome)

@@ -218,3 +218,23 @@ func TestSecret(t *testing.T) {
 		}
 	}
 }
+
+// TestOTLPEndpointAtTheTop takes the key where other engines have it.
+func TestOTLPEndpointAtTheTop(t *testing.T) {
+	for text, want := range map[string]string{
+		"otlp_traces_endpoint: h:1":                                                        "h:1",
+		"{otlp_traces_endpoint: h:1, otlp_config: {sample_ratio: 0.5}}":                    "h:1",
+		"{otlp_traces_endpoint: h:1, otlp_config: {otlp_traces_endpoint: \"http://h:2\"}}": "http://h:2",
+	} {
+		w, warnings, err := LoadWorker(executor.Ctx, Source{Data: []byte(text), LookupEnv: env()})
+		if err != nil || len(warnings) > 0 || w.OTLP.Endpoint != want {
+			t.Errorf("%s: %q %q %v", text, w.OTLP.Endpoint, warnings, err)
+		}
+	}
+	if _, _, err := loadFrontend("context_servers: {otlp_traces_endpoint: h:1}"); err != nil {
+		t.Errorf("in a section: %v", err)
+	}
+	if _, _, err := LoadWorker(executor.Ctx, Source{Data: []byte("{otlp_traces_endpoint: h:1, otlp_config: 7}"), LookupEnv: env()}); err == nil {
+		t.Error("otlp_config: 7 loads")
+	}
+}

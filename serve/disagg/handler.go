@@ -5,7 +5,9 @@ import (
 	"errors"
 	"net/http"
 	"runtime/debug"
+	"strconv"
 	"strings"
+	"time"
 
 	"tandem/serve/conversation"
 	"tandem/serve/openai"
@@ -127,7 +129,25 @@ func (s *Server) admit(data []byte, h http.Header, e openai.Endpoint, p *RoutePl
 	for range who.Rejected {
 		s.obs.Happened(EventIDRejected)
 	}
-	return newPlan(req, p.RequestID, s.cfg.Conversations, who, p.Arrived, s.cfg.RequestTimeout), nil
+	limit, err := s.patience(h)
+	if err != nil {
+		return nil, err
+	}
+	return newPlan(req, p.RequestID, s.cfg.Conversations, who, p.Arrived, limit), nil
+}
+
+// patience is how long the request may take: what the client says, but no longer than the configuration allows. A request
+// that waits for its place this long gets none, and a worker that gets it too late does not begin.
+func (s *Server) patience(h http.Header) (time.Duration, error) {
+	text := h.Get(openai.HeaderTimeout)
+	if text == "" {
+		return s.cfg.RequestTimeout, nil
+	}
+	ms, err := strconv.ParseInt(text, 10, 32)
+	if err != nil || ms < 1 {
+		return 0, openai.Invalid(openai.HeaderTimeout, "%s is %q: it must be milliseconds, 1 or more", openai.HeaderTimeout, openai.Cut(text, 40))
+	}
+	return min(s.cfg.RequestTimeout, time.Duration(ms)*time.Millisecond), nil
 }
 
 func errInternalParams() *openai.Error {

@@ -152,8 +152,27 @@ func (p *perf) join(t *trip) (rec perfRecord, ok bool) {
 		Outcome: t.outcome, Prompt: t.tokens.Prompt, Cached: t.tokens.Cached, Output: t.tokens.Completion,
 		Ctx: p.take(t.ctx.ID, "context_only", t.id), Gen: p.take(t.gen.ID, genKind, t.id),
 	}
+	if rec.First == nil {
+		rec.First = p.firstOf(t, rec.Ctx, rec.Gen)
+	}
 	rec.StagesMs = trace.Millis(p.stages(t, rec.Ctx, rec.Gen))
 	return rec, true
+}
+
+// firstOf is when the first token of a whole answer was there, as the worker that wrote it says: that of the gen leg, or of
+// the only leg. It is moved into the time of that leg. nil when no worker tells.
+func (p *perf) firstOf(t *trip, ctx, gen json.RawMessage) *float64 {
+	raw, from := gen, t.genSent
+	if from.IsZero() {
+		raw, from = ctx, t.ctxSent
+	}
+	var w workerPart
+	_ = json.Unmarshal(raw, &w) // keep has read it; none stays empty
+	if w.First == nil || from.IsZero() || t.outcome != "ok" {
+		return nil
+	}
+	at := min(max(*w.First, p.at(from)), p.at(t.finished))
+	return &at
 }
 
 // stages divides the request's time with what the workers say. What they say is moved within their legs, so the sum is

@@ -179,6 +179,9 @@ func TestPerfRecordsJoinTheLegs(t *testing.T) {
 			if len(p.Ctx) < 10 || len(p.Gen) < 10 || p.CtxSent == nil || p.GenSent == nil || *p.GenSent < *p.CtxSent {
 				t.Errorf("%+v", p)
 			}
+			if p.First == nil || *p.First < *p.GenSent || *p.First > p.Finish {
+				t.Errorf("the first token is not within the gen leg: %+v", p)
+			}
 			if again := r.perf(); len(again) != 0 {
 				t.Errorf("told twice: %+v", again)
 			}

@@ -21,6 +21,7 @@ const (
 	HeaderDPRank          = "X-Disagg-DP-Rank"
 	HeaderTenant          = "X-Disagg-Tenant"
 	HeaderDeadline        = "X-Disagg-Deadline-Ms"
+	HeaderTimeout         = "X-Request-Timeout-Ms" // of a client
 	HeaderReturnMetrics   = "X-Disagg-Return-Metrics"
 	HeaderReturnRoute     = "X-Disagg-Return-Route"
 	HeaderReturnTokenIDs  = "X-Disagg-Return-Token-Ids"

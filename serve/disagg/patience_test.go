@@ -1,0 +1,49 @@
+package disagg
+
+import (
+	"net/http"
+	"strconv"
+	"testing"
+	"time"
+
+	"tandem/serve/discovery"
+	"tandem/serve/openai"
+)
+
+// A client's own limit shortens the configured one, reaches the workers, and ends what takes longer.
+func TestClientsLimitTheirRequests(t *testing.T) {
+	r := one(t, ctxReply{}, genReply{}, withConfig(func(c *Config) { c.RequestTimeout = 20 * time.Second }))
+	told := func(limit string) int {
+		t.Helper()
+		r.post(completions, hello, openai.HeaderTimeout, limit).wantOK(t, "ABC")
+		list := r.ctx[0].requests()
+		ms, err := strconv.Atoi(list[len(list)-1].header.Get(openai.HeaderDeadline))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ms
+	}
+	if ms := told("9000"); ms > 9000 || ms < 1000 {
+		t.Errorf("the worker was told %d ms", ms)
+	}
+	if ms := told("90000"); ms > 20000 || ms <= 9000 {
+		t.Errorf("beyond the configuration: %d ms", ms)
+	}
+	for _, bad := range []string{"0", "-1", "1.5", "soon", "99999999999"} {
+		r.post(completions, hello, openai.HeaderTimeout, bad).wantError(t, 400, openai.HeaderTimeout)
+	}
+	slow := newRig(t, []*stub{newStub(t, discovery.Context, func(_ int, _ seen, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })},
+		[]*stub{newStub(t, discovery.Generation, genReply{}.script)}, withConfig(func(c *Config) { c.MaxInflight, c.MaxQueued = 1, 8 }))
+	first := make(chan answer, 1)
+	go func() { first <- slow.post(completions, hello, openai.HeaderTimeout, "300") }()
+	for len(slow.ctx[0].requests()) == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	slow.post(completions, hello, openai.HeaderTimeout, "50").wantError(t, 503)
+	if a := <-first; a.status != http.StatusGatewayTimeout {
+		t.Errorf("%d %s", a.status, a.raw)
+	}
+	if n := len(slow.ctx[0].requests()); n != 1 {
+		t.Errorf("%d prefills; the one that was late in the queue must cost none", n)
+	}
+}
