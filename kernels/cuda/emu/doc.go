@@ -8,6 +8,6 @@
 // pages; streams run at once (eager) or only when something waits for them (lazy). Reports name the
 // kernel, block, thread and source line, on standard error and as the text of the error code.
 //
-// Variables: TANDEM_EMU_DEVICES (1), TANDEM_EMU_MEMORY (bytes per device, with K, M or G; 4G),
+// Variables: TANDEM_EMU_DEVICES (1), TANDEM_EMU_MEMORY (bytes per device, with K, M or G; 1G),
 // TANDEM_EMU_STREAMS (eager or lazy), TANDEM_EMU_ORDER (forward, reverse or a seed).
 package emu

@@ -62,7 +62,7 @@ void ldmatrix_all(void* const rec[32], unsigned) {
     uint16_t tile[8][8];
     for (int i = 0; i < 8; i++) {
       const void* p = static_cast<LdMatrix*>(rec[8 * m + i])->row;
-      if ((uintptr_t)p % 16) tdemu::fail("ldmatrix reads a row that is not 16-byte aligned", "ldmatrix", 0);
+      if ((uintptr_t)p % 16) tdemu::fail("ldmatrix reads a row that is not 16-byte aligned", nullptr, 0);
       memcpy(tile[i], p, 16);
     }
     for (int l = 0; l < 32; l++) {

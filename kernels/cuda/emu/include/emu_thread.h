@@ -32,6 +32,8 @@ enum class Vote { sync, count, all, any };
 int barrier(Vote v, int pred, const char* file, int line);
 void warp_op(unsigned mask, WarpFn fn, void* rec, const char* file, int line);
 void yield(const char* file, int line);
+// fail ends the block with an error; without a file the place is that where the
+// thread entered the runtime last.
 [[noreturn]] void fail(const char* what, const char* file, int line);
 
 void async_copy(void* shared, const void* global, unsigned bytes, unsigned zero_from);
@@ -69,7 +71,7 @@ inline void shuffle_all(void* const rec[32], unsigned mask) {
     if (!(mask >> l & 1)) continue;
     auto* s = static_cast<Shuffle*>(rec[l]);
     auto* from = static_cast<Shuffle*>(rec[s->src]);
-    if (!from) fail("a shuffle reads a lane outside its mask", "warp shuffle", 0);
+    if (!from) fail("a shuffle reads a lane outside its mask", nullptr, 0);
     s->result = from->value;
   }
 }

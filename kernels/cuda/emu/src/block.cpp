@@ -75,8 +75,8 @@ static std::string fault_text(Worker* w) {
   if (w->fault_signal != SIGSEGV && w->fault_signal != SIGBUS) return s;
   snprintf(b, sizeof b, " at 0x%zx", static_cast<size_t>(w->fault_addr));
   s += b;
-  auto low = reinterpret_cast<uintptr_t>(w->cur->stack);
-  if (w->fault_addr < low && w->fault_addr >= low - 4096) return s + " (the thread's local memory is used up)";
+  auto low = reinterpret_cast<uintptr_t>(w->fault_stack);
+  if (w->fault_addr < low && w->fault_addr >= low - kStackGuard) return s + " (the thread's local memory is used up)";
   if (describe_address) s += describe_address(w->fault_addr);
   return s;
 }
@@ -121,6 +121,7 @@ static void on_fault(int sig, siginfo_t* info, void* ctx) {
   auto* w = static_cast<Worker*>(pthread_getspecific(worker_key));
   if (w && w->in_kernel) {
     w->fault_signal = sig;
+    w->fault_stack = w->cur->stack;
     w->fault_addr = reinterpret_cast<uintptr_t>(info->si_addr);
     w->in_kernel = false;
     context_escape(static_cast<ucontext_t*>(ctx), w->home);

@@ -14,15 +14,14 @@ static uint64_t draw(Worker* w) {
 }
 
 static char* new_stack() {
-  constexpr size_t page = 4096;
-  auto* p = static_cast<char*>(mmap(nullptr, kStackSize + page, PROT_READ | PROT_WRITE,
+  auto* p = static_cast<char*>(mmap(nullptr, kStackSize + kStackGuard, PROT_READ | PROT_WRITE,
                                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
   if (p == MAP_FAILED) {
     perror("cuda emulator: no memory for fiber stacks");
     abort();
   }
-  mprotect(p, page, PROT_NONE);
-  return p + page;
+  mprotect(p, kStackGuard, PROT_NONE);
+  return p + kStackGuard;
 }
 
 static void fiber_entry();
@@ -53,7 +52,7 @@ static std::string place(const Fiber& f) {
 [[noreturn]] static void leave(Worker* w, Code code, std::string text) {
   w->code = code;
   w->text = std::move(text);
-  Context dead;
+  Saved dead;
   context_switch(dead, w->home);
   abort();
 }
@@ -151,7 +150,7 @@ static void fiber_entry() {
     Fiber* next = pick(w);
     if (!next) {
       if (w->live) leave(w, launch_failed, deadlock_text(w));
-      Context dead;
+      Saved dead;
       w->stacks.push_back(f->stack);
       f->stack = nullptr;
       context_switch(dead, w->home);
@@ -165,7 +164,7 @@ static void fiber_entry() {
     w->stacks.push_back(f->stack);
     f->stack = nullptr;
     become(w, next);
-    Context dead;
+    Saved dead;
     context_switch(dead, next->ctx);
   }
 }
@@ -243,6 +242,7 @@ void yield(const char* file, int line) {
 
 void fail(const char* what, const char* file, int line) {
   Worker* w = tl_worker;
+  if (!file) file = w->cur->file, line = w->cur->line;
   leave(w, assertion, place(*w->cur) + ": " + what + " at " + file + ":" + std::to_string(line));
 }
 

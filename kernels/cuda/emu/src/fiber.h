@@ -12,6 +12,7 @@
 namespace tdemu {
 
 constexpr size_t kStackSize = 64 << 10;
+constexpr size_t kStackGuard = 64 << 10;  // below it; larger than most frames
 constexpr unsigned kMaxThreads = 1024;
 constexpr unsigned kMaxShared = 227 << 10;  // dynamic shared memory, as on sm_90
 constexpr unsigned kCanary = 1024;          // watched bytes behind the requested size
@@ -28,7 +29,7 @@ struct AsyncCopy {
 
 struct Fiber {
   Thread pub;  // first member: tdemu_self points here
-  Context ctx;
+  Saved ctx;
   char* stack;
   State state;
   const char* file;  // where it waits
@@ -62,7 +63,7 @@ Order order_from_env();
 
 // Worker is the state of one OS thread that runs blocks.
 struct Worker {
-  Context home;
+  Saved home;
   Job* job = nullptr;
   Fiber* cur = nullptr;
   Block blk;
@@ -84,6 +85,7 @@ struct Worker {
   bool in_kernel = false;
   int fault_signal = 0;
   uintptr_t fault_addr = 0;
+  char* fault_stack = nullptr;  // the low end
   // an error that the runtime found
   Code code = ok;
   std::string text;
