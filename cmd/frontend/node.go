@@ -36,6 +36,7 @@ type node struct {
 	coordinated *coordinated   // nil: conversations are not shared with other frontends
 	tracer      *trace.Tracer  // nil: no spans
 	capture     *trace.Capture // nil: no trace for replay
+	perf        *trace.Lines   // nil: no perf records in files
 }
 
 // listen opens the public port; the error names the flag to change.
@@ -98,6 +99,9 @@ func (n *node) build() error {
 	if n.capture, err = trace.NewCapture(n.cfg.Capture.Options(n.log), time.Now()); err != nil {
 		return fmt.Errorf("trace_capture.dir: %w", err)
 	}
+	if n.perf, err = trace.NewLines(n.cfg.PerfDir, "perf", time.Now()); err != nil {
+		return fmt.Errorf("perf_metrics_output_dir: %w", err)
+	}
 	if n.tracer, err = trace.NewTracer(n.cfg.Spans("tandem-frontend", version, n.log)); err != nil {
 		return err
 	}
@@ -116,13 +120,17 @@ func (n *node) build() error {
 	if n.coordinated, err = n.coordinate(dc.AuthKey); err != nil {
 		return err
 	}
-	n.server, err = disagg.New(dc, disagg.Parts{
+	parts := disagg.Parts{
 		Homes:    n.coordinated.store(),
 		Tracer:   n.tracer,
 		Capture:  n.capture,
 		Registry: n.registry, Context: ctxRouter, Generation: genRouter, Observer: observer, Log: n.log, Metrics: metrics.Handler(reg),
 		Prompts: prompts,
-	})
+	}
+	if n.perf != nil {
+		parts.PerfFile = n.perf
+	}
+	n.server, err = disagg.New(dc, parts)
 	server.Store(n.server)
 	if err != nil {
 		return err
@@ -187,6 +195,9 @@ func (n *node) close(srv *http.Server) {
 	}
 	n.server.Close()
 	n.coordinated.end()
+	if err := n.perf.Close(); err != nil {
+		n.log.Warn("the end of the perf records is lost", "error", err)
+	}
 	if err := n.capture.Close(); err != nil {
 		n.log.Warn("the end of the trace capture is lost", "error", err)
 	}

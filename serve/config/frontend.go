@@ -57,6 +57,7 @@ type Frontend struct {
 	Guard   `mapstructure:",squash"`
 	Observe `mapstructure:",squash"`
 	Capture Capture `mapstructure:"trace_capture"`
+	PerfDir string  `mapstructure:"perf_metrics_output_dir"` // of files with perf records, empty = none
 
 	Conditional  Conditional    `mapstructure:"conditional_disagg_config"`
 	Cluster      Cluster        `mapstructure:"disagg_cluster"`
@@ -86,7 +87,6 @@ type ServerSection struct {
 // than an error, so each is refused unless its value says "off".
 type unsupported struct {
 	ChatTemplate any `mapstructure:"allow_request_chat_template"` // no worker takes one
-	PerfDir      any `mapstructure:"perf_metrics_output_dir"`
 }
 
 // Values of conv_affinity_dp_rank_source: who says where an unknown conversation begins.
@@ -463,7 +463,11 @@ func (f Frontend) WorkerFile(s ServerSection) map[string]any {
 			}
 		}
 	}
-	f.Observe.share(out)
+	shared := f.Observe
+	if f.PerfDir != "" && shared.PerfRecords == 0 {
+		shared.PerfRecords = disagg.PerfRing
+	}
+	shared.share(out)
 	if f.AuthKey != "" {
 		out["internal_request_auth_key"] = f.AuthKey
 	}

@@ -59,6 +59,7 @@ type perf struct {
 
 	mu      sync.Mutex // of one read at a time
 	waiting []trip
+	written []perfRecord                // to the file, and not yet read
 	parts   map[partKey]json.RawMessage // workers' records without a request yet
 	order   []partKey                   // of parts, oldest first
 }
@@ -226,15 +227,23 @@ func (p *perf) time(at *float64) time.Time {
 // perfMetrics drains the records: each is told once, or a read later if the gen worker's part is missing.
 func (s *Server) perfMetrics(w http.ResponseWriter, r *http.Request) {
 	out := []perfRecord{}
-	p := s.perf
-	if !p.ring.On() {
-		writeJSON(w, http.StatusOK, out)
-		return
+	switch {
+	case s.perfFile != nil: // what was written since the last read
+		out = s.perf.takeWritten()
+	case s.perf.ring.On():
+		out = s.collect(r.Context())
 	}
+	writeJSON(w, http.StatusOK, out)
+}
+
+// collect joins the finished requests with what their workers tell.
+func (s *Server) collect(ctx context.Context) []perfRecord {
+	out := []perfRecord{}
+	p := s.perf
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.waiting = append(p.waiting, p.ring.Drain()...)
-	for server, list := range s.workerRecords(r.Context(), p.waiting) {
+	for server, list := range s.workerRecords(ctx, p.waiting) {
 		p.keep(server, list)
 	}
 	later := p.waiting[:0:0]
@@ -248,7 +257,7 @@ func (s *Server) perfMetrics(w http.ResponseWriter, r *http.Request) {
 	}
 	p.trim()
 	p.waiting = later[max(0, len(later)-p.size):]
-	writeJSON(w, http.StatusOK, out)
+	return out
 }
 
 // workerRecords drains the records of all workers that took part.

@@ -270,3 +270,47 @@ func TestServerTimingTellsTheClient(t *testing.T) {
 		}
 	}
 }
+
+// lineLog takes lines as a file does.
+type lineLog struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (l *lineLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lines = append(l.lines, string(p))
+	return len(p), nil
+}
+
+// Every request is in the file once, also those that finish just before the end, and readers still get the newest.
+func TestPerfRecordsGoToAFile(t *testing.T) {
+	file := &lineLog{}
+	r, _ := perfRig(t, nil, func(_ *rig, p *Parts) { p.PerfFile = file })
+	for range 5 {
+		r.post("/v1/completions", `{"prompt":"hi"}`)
+	}
+	r.s.writePerf(t.Context())
+	r.s.writePerf(t.Context())
+	if list := r.perf(); len(list) != 3 { // of perf_metrics_max_requests
+		t.Errorf("readers get %d", len(list))
+	}
+	if list := r.perf(); len(list) != 0 {
+		t.Errorf("told twice: %d", len(list))
+	}
+	r.post("/v1/completions", `{"prompt":"hi","stream":true}`)
+	r.s.Close()
+	r.s.stopPerfFile = nil
+	ids := map[string]bool{}
+	for _, line := range file.lines {
+		var rec perfRecord
+		if err := json.Unmarshal([]byte(line), &rec); err != nil || ids[rec.RequestID] || len(rec.Gen) < 10 {
+			t.Errorf("%v in %s", err, line)
+		}
+		ids[rec.RequestID] = true
+	}
+	if len(ids) != 4 { // the ring of 3 was full before the first write
+		t.Errorf("%d records", len(ids))
+	}
+}

@@ -3,6 +3,7 @@ package disagg
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -22,6 +23,7 @@ type Parts struct {
 	Generation router.Router
 	Tracer     *trace.Tracer    // nil = no spans
 	Capture    *trace.Capture   // nil = no trace for replay
+	PerfFile   io.Writer        // takes a perf record with each call, nil = nobody
 	Observer   Observer         // nil = nobody
 	Log        *slog.Logger     // nil = discard
 	Now        func() time.Time // nil = time.Now
@@ -54,6 +56,9 @@ type Server struct {
 	tracer              *trace.Tracer
 	capture             *trace.Capture
 	perf                *perf
+	perfFile            io.Writer // of perf records, nil = none
+	perfFailed          atomic.Bool
+	stopPerfFile        func()        // nil = does not run
 	clocks              sync.Map      // workers whose clocks were compared
 	rankTold            sync.Map      // leg and worker whose first ranks are in the log
 	kvMatched, kvPrompt atomic.Uint64 // tokens that routers found at the workers they chose, and of those they looked for
@@ -99,7 +104,11 @@ func New(cfg Config, parts Parts) (*Server, error) {
 		s.now = time.Now
 	}
 	s.tracer, s.capture = parts.Tracer, parts.Capture
-	s.perf = newPerf(cfg.PerfRecords, s.now())
+	size := cfg.PerfRecords
+	if s.perfFile = parts.PerfFile; s.perfFile != nil && size == 0 {
+		size = PerfRing
+	}
+	s.perf = newPerf(size, s.now())
 	s.bodies.limit = cfg.MaxBodyMemory
 	s.keys, s.queue = newKeyring(cfg.APIKeys, cfg.IsolateCaches, cfg.AuthKey), newFairQueue(cfg.MaxInflight, cfg.MaxQueued)
 	s.ids = NewIDs(cfg.NodeID, cfg.ProcessID, s.now)
@@ -111,6 +120,7 @@ func New(cfg Config, parts Parts) (*Server, error) {
 	})
 	s.stop, s.stopNow = context.WithCancelCause(context.Background())
 	s.startFeeds()
+	s.startPerfFile(perfPause)
 	return s, nil
 }
 
@@ -196,6 +206,9 @@ func (s *Server) Close() {
 	s.stopNow(errShutdown)
 	s.background.Wait()
 	s.homes.close()
+	if s.stopPerfFile != nil {
+		s.stopPerfFile()
+	}
 	s.client.CloseIdleConnections()
 	s.calls.CloseIdle()
 }
