@@ -27,7 +27,9 @@ type builder struct {
 // other is a library beside libcuda.so.1: one source file, and the variable that names it.
 type other struct{ name, source, key string }
 
-var others = []other{}
+var others = []other{
+	{"libcublasLt.so.13", "lib/cublaslt.cpp", "TANDEM_CUBLASLT"},
+}
 
 func compiler() string {
 	if cxx := os.Getenv("CXX"); cxx != "" {
@@ -121,15 +123,15 @@ func (b *builder) build(dir string) error {
 
 func (b *builder) link(tmp string, objects []string) error {
 	link := func(name string, in ...string) error {
-		args := append([]string{"-shared", "-pthread", "-Wl,-z,defs", "-Wl,-soname," + name, "-o", filepath.Join(tmp, name)}, in...)
+		args := append([]string{"-shared", "-pthread", "-Wl,-z,defs", "-Wl,-soname," + name, "-Wl,-rpath,$ORIGIN", "-o", filepath.Join(tmp, name)}, in...)
 		return gxx(append(args, "-ldl")...)
 	}
 	if err := link("libcuda.so.1", objects...); err != nil {
 		return err
 	}
 	for _, o := range others {
-		obj := filepath.Join(tmp, o.name+".o")
-		if err := gxx(b.args("-c", filepath.Join(b.emu, o.source), "-o", obj)...); err != nil {
+		obj, err := b.object(filepath.Join(b.emu, o.source), tmp)
+		if err != nil {
 			return err
 		}
 		if err := link(o.name, obj, filepath.Join(tmp, "libcuda.so.1")); err != nil {

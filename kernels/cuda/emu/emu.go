@@ -155,7 +155,7 @@ func (b *builder) hash() (string, error) {
 	}
 	fmt.Fprintln(h, version, flags(), b.sources)
 	var files []string
-	dirs := []string{filepath.Join(b.emu, "include"), filepath.Join(b.emu, "src"), filepath.Join(b.emu, "../include")}
+	dirs := []string{filepath.Join(b.emu, "include"), filepath.Join(b.emu, "src"), filepath.Join(b.emu, "lib"), filepath.Join(b.emu, "../include")}
 	for _, s := range b.sources {
 		dirs = append(dirs, filepath.Dir(s))
 	}
