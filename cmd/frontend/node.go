@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -126,6 +127,9 @@ func (n *node) build() error {
 		Capture:  n.capture,
 		Registry: n.registry, Context: ctxRouter, Generation: genRouter, Observer: observer, Log: n.log, Metrics: metrics.Handler(reg),
 		Prompts: prompts,
+	}
+	if n.cfg.Diagnostics() {
+		parts.Diag = os.Stderr
 	}
 	if n.perf != nil {
 		parts.PerfFile = n.perf

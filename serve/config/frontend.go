@@ -66,6 +66,8 @@ type Frontend struct {
 	MetadataFile string         `mapstructure:"metadata_server_config_file"` // the same, in a file of its own
 	TrustNetwork bool           `mapstructure:"trust_internal_network"`      // without a key, other hosts may register workers
 
+	diagnostics bool // DISAGG_DIAGNOSTICS
+
 	Later  unsupported    `mapstructure:",squash"`
 	Worker map[string]any `mapstructure:",remain"` // worker keys for both sections
 }
@@ -125,9 +127,7 @@ func LoadFrontend(src Source) (Frontend, []string, error) {
 	if err != nil {
 		return f, warnings, err
 	}
-	if err := f.fieldEnvironment(src.LookupEnv); err != nil {
-		return f, warnings, err
-	}
+	f.fieldEnvironment(src.LookupEnv)
 	if err := f.readMetadata(); err != nil {
 		return f, warnings, err
 	}
@@ -150,7 +150,7 @@ func (f *Frontend) remembers() bool {
 }
 
 // fieldEnvironment reads the variables that the field knows under other names.
-func (f *Frontend) fieldEnvironment(lookup func(string) (string, bool)) error {
+func (f *Frontend) fieldEnvironment(lookup func(string) (string, bool)) {
 	truthy := func(name string) bool {
 		val, _ := lookup(name)
 		on, _ := strconv.ParseBool(strings.TrimSpace(val))
@@ -162,11 +162,11 @@ func (f *Frontend) fieldEnvironment(lookup func(string) (string, bool)) error {
 	if truthy("ENGINE_CONV_AFFINITY") || truthy("DYN_ENGINE_CONV_AFFINITY") {
 		f.EngineConv = true
 	}
-	if name := "DISAGG_DIAGNOSTICS"; truthy(name) {
-		return fmt.Errorf("config: environment %s: not supported yet; unset it", name)
-	}
-	return nil
+	f.diagnostics = truthy("DISAGG_DIAGNOSTICS")
 }
+
+// Diagnostics tells whether the variable DISAGG_DIAGNOSTICS asks for a line for each event in the life of a request.
+func (f Frontend) Diagnostics() bool { return f.diagnostics }
 
 // Validate reports the first thing that is wrong, by its YAML key. It does not ask for workers: see ValidateServe.
 func (f Frontend) Validate() error {

@@ -117,8 +117,10 @@ backend: pytorch
 	if c := f.disagg(nil); err != nil || !c.RankHints || len(warnings) != 1 {
 		t.Errorf("%+v %q %v", c, warnings, err)
 	}
-	if _, _, err := loadFrontend("", "DISAGG_DIAGNOSTICS", "true"); err == nil {
-		t.Error("a feature asked for by environment must not be ignored")
+	for val, want := range map[string]bool{"1": true, "true": true, "0": false, "": false} {
+		if f, _, err := loadFrontend("", "DISAGG_DIAGNOSTICS", val); err != nil || f.Diagnostics() != want {
+			t.Errorf("DISAGG_DIAGNOSTICS=%s: %v %v", val, f.Diagnostics(), err)
+		}
 	}
 }
 

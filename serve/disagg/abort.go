@@ -38,6 +38,7 @@ func reasonOf(ctx context.Context, e *legError) string {
 // that the end of the request cannot stop it. Close waits for it.
 func (s *Server) abort(ctx context.Context, role discovery.Role, inst discovery.Instance, id int64, reason string) {
 	s.obs.Happened(EventAbort, string(role), reason)
+	s.diag.aborted(role, inst, id, reason)
 	s.background.Go(func() {
 		actx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.AbortGrace)
 		defer cancel()

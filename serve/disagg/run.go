@@ -105,6 +105,7 @@ func (s *Server) finish(ctx context.Context, p *RoutePlan, out *client, err erro
 	errors.As(err, &le)
 	if le != nil && le.gone() || errors.Is(err, errClientGone) || clientLeft(ctx) {
 		s.obs.Happened(EventDisconnect, phase(p, out, le))
+		s.diag.request(diagDisconnect, p, openai.StatusClientClosed)
 		out.status = openai.StatusClientClosed
 		return true
 	}

@@ -24,6 +24,7 @@ type Parts struct {
 	Tracer     *trace.Tracer    // nil = no spans
 	Capture    *trace.Capture   // nil = no trace for replay
 	PerfFile   io.Writer        // takes a perf record with each call, nil = nobody
+	Diag       io.Writer        // takes a line for each event in the life of a request, nil = nobody
 	Observer   Observer         // nil = nobody
 	Log        *slog.Logger     // nil = discard
 	Now        func() time.Time // nil = time.Now
@@ -56,6 +57,7 @@ type Server struct {
 	tracer              *trace.Tracer
 	capture             *trace.Capture
 	perf                *perf
+	diag                *diagnostics
 	perfFile            io.Writer // of perf records, nil = none
 	perfFailed          atomic.Bool
 	stopPerfFile        func()        // nil = does not run
@@ -111,6 +113,7 @@ func New(cfg Config, parts Parts) (*Server, error) {
 	s.perf = newPerf(size, s.now())
 	s.bodies.limit = cfg.MaxBodyMemory
 	s.keys, s.queue = newKeyring(cfg.APIKeys, cfg.IsolateCaches, cfg.AuthKey), newFairQueue(cfg.MaxInflight, cfg.MaxQueued)
+	s.diag = newDiagnostics(parts.Diag, cfg.NodeID, s.now)
 	s.ids = NewIDs(cfg.NodeID, cfg.ProcessID, s.now)
 	s.homes = newHomes(parts.Homes, s.obs, s.now, func(code, message string) {
 		if message != "" {

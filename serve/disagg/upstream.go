@@ -44,6 +44,7 @@ type leg struct {
 	role    discovery.Role
 	inst    discovery.Instance
 	id      int64
+	plan    *RoutePlan
 	started time.Time
 	first   time.Duration // to the first event or reply
 	tokens  int
@@ -73,10 +74,16 @@ type call struct {
 }
 
 // start sends a leg's request and waits for the headers of a 200 answer. On failure the leg is closed.
-func (s *Server) start(ctx context.Context, p *RoutePlan, c call) (*leg, *legError) {
+func (s *Server) start(ctx context.Context, p *RoutePlan, c call) (_ *leg, failed *legError) {
 	s.syncClock(c.inst)
 	p.trip.sent(c.role, c.inst, c.id, s.now())
-	l := &leg{role: c.role, inst: c.inst, id: c.id, started: s.now()}
+	l := &leg{role: c.role, inst: c.inst, id: c.id, plan: p, started: s.now()}
+	s.diag.leg(diagDispatch, l, nil)
+	defer func() {
+		if failed != nil {
+			s.diag.leg(diagError, l, failed)
+		}
+	}()
 	l.ctx, l.cancel = context.WithCancelCause(ctx)
 	l.why.Store(&c.cause)
 	l.timer = time.AfterFunc(c.limit, func() { l.cancel(*l.why.Load()) })
@@ -200,5 +207,10 @@ func (s *Server) report(l *leg, e *legError) {
 	if e != nil && (e.fault == faultBroken || e.fault == faultRace) {
 		s.reg.Suspect(l.inst.ID)
 	}
+	event := diagComplete
+	if e != nil {
+		event = diagError
+	}
+	s.diag.leg(event, l, e)
 	s.obs.LegEnded(LegEnd{Role: string(l.role), OK: e == nil, First: l.first, Total: s.now().Sub(l.started), Tokens: l.tokens})
 }
