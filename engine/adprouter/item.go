@@ -1,6 +1,7 @@
 package adprouter
 
 import (
+	"fmt"
 	"strings"
 
 	"tandem/engine/request"
@@ -58,7 +59,10 @@ func CheckWeight(weight, limit int) *request.Error {
 	if weight <= limit {
 		return nil
 	}
-	return request.Errorf(request.CapacityNever, "%d sequences of one request do not fit a rank, which holds %d", weight, limit)
+	return &request.Error{
+		Code: request.CapacityNever, Param: "n",
+		Message: fmt.Sprintf("%d choices of one request do not fit a worker, which runs %d sequences at once: ask for fewer", weight, limit),
+	}
 }
 
 // strict reports whether the request may run on its rank only.

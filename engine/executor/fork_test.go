@@ -95,7 +95,7 @@ func TestChoicesAreRefusedThatCanNeverRun(t *testing.T) {
 		says   string
 	}{
 		{"negative", func(_ *Config, q *request.Request) { q.Choices = -1 }, request.InvalidRequest, "negative"},
-		{"more than a batch", func(_ *Config, q *request.Request) { q.Choices = 9 }, request.CapacityNever, "9 sequences"},
+		{"more than a batch", func(_ *Config, q *request.Request) { q.Choices = 9 }, request.CapacityNever, "9 choices"},
 		// 2 shared blocks and 8 times 6 of their own.
 		{"more than the pool", func(_ *Config, q *request.Request) { q.Choices, q.MaxTokens = 8, 20 }, request.CapacityNever, "50 KV blocks"},
 		{"tokens of another worker", func(_ *Config, q *request.Request) {

@@ -44,6 +44,7 @@ type Rank struct {
 	mine       map[request.ID]string      // placed here and not retired: conversation key
 	moving     map[request.ID]*Taken      // placed here, their blocks are asked for
 	movingWork int                        // prompt tokens that these will compute
+	movingSeqs int                        // their choices
 	lent       map[request.ID]transfer.ID // moved away from here
 	out        Delivery                   // for the next gather
 	sent       Delivery                   // for the gather of this iteration

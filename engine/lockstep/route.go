@@ -20,6 +20,9 @@ func (l *Rank) Offer(r *request.Request, h *transfer.Handle) *request.Error {
 			return err
 		}
 	}
+	if err := adprouter.CheckWeight(r.Answers(), l.cfg.Router.Cap); err != nil {
+		return err
+	}
 	if err := l.core.Precheck(r, h); err != nil {
 		return err
 	}
@@ -137,6 +140,7 @@ func (l *Rank) place(now time.Duration, p adprouter.Placed) {
 	if moved {
 		l.moving[p.ID] = &t // until the old home says what it has
 		l.movingWork += p.Work
+		l.movingSeqs += max(a.Item.Weight, 1)
 		return
 	}
 	l.taken = append(l.taken, t)
@@ -168,6 +172,7 @@ func (l *Rank) lend(now time.Duration, id request.ID, a *Arrival) {
 func (l *Rank) arrive(t *Taken) {
 	delete(l.moving, t.Item.ID)
 	l.movingWork -= t.Placed.Work
+	l.movingSeqs -= max(t.Item.Weight, 1)
 }
 
 // endLoan ends what this rank lent for a request, unless the borrower has.

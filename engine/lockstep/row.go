@@ -57,7 +57,7 @@ func (l *Rank) rowOf(load executor.Load) Row {
 		r.Intent = adprouter.Generation
 	}
 	r.CtxRequests, r.GenRequests = uint16(load.CtxRequests), uint16(load.GenRequests)
-	r.Active = uint32(load.Active + len(l.moving))
+	r.Active = uint32(load.Active + l.movingSeqs)
 	r.Retiring = uint32(load.Retiring)
 	r.QueuedPrefill = uint64(load.QueuedPrefill + l.movingWork)
 	r.ActiveTokens = uint64(load.PromptTokens)

@@ -152,7 +152,7 @@ type body struct {
 
 func encodeBody(r *request.Request, opaque []byte, now time.Duration) ([]byte, error) {
 	b := body{Request: *r, Opaque: opaque}
-	b.Request.Prompt, b.Request.Text = nil, nil
+	b.Request.Prompt, b.Request.Text, b.Request.ForkTexts = nil, nil, nil
 	if r.Deadline > 0 {
 		b.Request.Deadline = max(r.Deadline-now, 1)
 	}

@@ -158,7 +158,7 @@ func (e *Engine) Info() Info { return e.cfg.Info }
 // handle of a GenerationOnly request. The error is a *request.Error when the
 // request was refused, else ctx's or ErrStopped.
 func (e *Engine) Submit(ctx context.Context, r *request.Request, opaque []byte) (*Stream, error) {
-	sub := &submission{ctx: ctx, req: r, stream: newStream(e, r.ID), opaque: opaque, done: make(chan struct{})}
+	sub := &submission{ctx: ctx, req: r, stream: newStream(e, r), opaque: opaque, done: make(chan struct{})}
 	if !e.cfg.Info.Leader && (e.group != nil || e.tensor != nil) {
 		return nil, fmt.Errorf("runner: requests go to the process of rank 0: %w", ErrStopped)
 	}
@@ -175,8 +175,8 @@ func (e *Engine) Submit(ctx context.Context, r *request.Request, opaque []byte) 
 	} else if r.GenFirst && e.group != nil && e.group.spans() {
 		return nil, request.Invalid("disaggregated_params.schedule_style", "the ranks of this worker are in several processes: it takes generation_first requests as a generation worker only")
 	}
-	if r.Text == nil && r.Shown != nil && e.cfg.Text != nil {
-		r.Text = e.cfg.Text(r)
+	if r.Text == nil {
+		e.setTexts(r)
 	}
 	if !e.in.put(func(in *inbox) { in.new = append(in.new, sub) }) {
 		return nil, ErrStopped
@@ -206,6 +206,17 @@ func handleOf(t interface {
 		h.ID = transfer.ID(r.TransferID)
 	}
 	return h, err
+}
+
+// setTexts makes the texts of a request's choices, if there is a rule for them.
+func (e *Engine) setTexts(r *request.Request) {
+	if r.Shown == nil || e.cfg.Text == nil {
+		return
+	}
+	r.Text, r.ForkTexts = e.cfg.Text(r), nil
+	for range r.Answers() - 1 {
+		r.ForkTexts = append(r.ForkTexts, e.cfg.Text(r))
+	}
 }
 
 // Cancel ends a request if it is alive; it never waits.

@@ -17,7 +17,7 @@ import (
 func TestGroupTellsForbiddenTokens(t *testing.T) {
 	w := newWorld(t, worldConfig{size: 2, spans: []comm.Span{{}, {First: 1, Last: 1}}})
 	e := w.engines[0]
-	s := newStream(e, 77)
+	s := newStream(e, &request.Request{ID: 77})
 	e.group.mu.Lock()
 	e.group.remote[77] = &submission{ctx: t.Context(), req: greedy(e, 1, 1), stream: s}
 	e.group.mu.Unlock()

@@ -19,6 +19,7 @@ type submission struct {
 	opaque []byte // encoded handle
 	stream *Stream
 
+	ended   int            // choices of a request on another process's rank
 	refused *request.Error // written before done is closed
 	done    chan struct{}
 }

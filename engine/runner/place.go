@@ -52,7 +52,7 @@ func (m *member) enter(now time.Duration, s *submission) {
 		return
 	}
 	a := &lockstep.Arrival{
-		Item: adprouter.NewItem(r, 0), Prompt: r.Prompt, Salt: r.CacheSalt, Deadline: r.Deadline, Handle: s.handle, HandOver: s.handle != nil,
+		Item: adprouter.NewItem(r, r.Answers()-1), Prompt: r.Prompt, Salt: r.CacheSalt, Deadline: r.Deadline, Handle: s.handle, HandOver: s.handle != nil,
 	}
 	a.Bytes = arrivalBytes + 4*len(r.Prompt) + len(r.CacheSalt) + len(a.Item.Key)
 	if g.spans() {
@@ -103,9 +103,7 @@ func (m *member) accept(t *lockstep.Taken) error {
 	if err != nil {
 		return err
 	}
-	if r.Shown != nil && m.g.e.cfg.Text != nil {
-		r.Text = m.g.e.cfg.Text(r)
-	}
+	m.g.e.setTexts(r)
 	h := t.Lent
 	if len(opaque) > 0 {
 		if m.transport == nil {
@@ -122,7 +120,7 @@ func (m *member) accept(t *lockstep.Taken) error {
 // adopt submits a request whose client is at another process, and tells that
 // whether the core has taken it.
 func (m *member) adopt(now time.Duration, r *request.Request, h *transfer.Handle, route *Route) {
-	far := &remote{m: m, id: r.ID}
+	far := &remote{m: m, id: r.ID, ends: make(finals, r.Answers())}
 	m.sinks[r.ID] = far
 	m.core.Submit(now, r, h)
 	m.carry()
@@ -219,8 +217,8 @@ func (g *group) bury() {
 		s.refused = errDead()
 		close(s.done)
 	}
-	for id, s := range g.remote {
-		s.stream.push(Output{Output: executor.Output{Request: &request.Request{ID: id}, Finish: request.FinishError, Err: errDead()}})
+	for _, s := range g.remote {
+		s.stream.fail(errDead())
 	}
 	clear(g.subs)
 	clear(g.remote)

@@ -14,7 +14,10 @@ import (
 )
 
 // sink takes the outputs of one request.
-type sink interface{ push(Output) }
+type sink interface {
+	push(Output)
+	fail(*request.Error) // the last of those that had none
+}
 
 // rank drives one core and its device. Its goroutine owns all of it but events.
 type rank struct {
@@ -199,8 +202,8 @@ func (r *rank) forward(b *executor.Batch) (res executor.Result, ran bool) {
 // bury ends every request that is still alive after the loop has ended.
 func (r *rank) bury() {
 	r.events.close()
-	for id, s := range r.sinks {
-		s.push(Output{Output: executor.Output{Request: &request.Request{ID: id}, Finish: request.FinishError, Err: errDead()}})
+	for _, s := range r.sinks {
+		s.fail(errDead())
 	}
 	clear(r.sinks)
 }

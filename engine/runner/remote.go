@@ -39,6 +39,7 @@ type post struct {
 
 // farOutput is an Output without pointers into the core.
 type farOutput struct {
+	Choice int `json:",omitempty"`
 	First  int
 	Tokens []request.Token `json:",omitempty"`
 	Text   string          `json:",omitempty"`
@@ -65,18 +66,26 @@ func aged(t executor.Times, now time.Duration) executor.Times {
 type remote struct {
 	m      *member
 	id     request.ID
+	ends   finals
 	opened bool
 	held   []Output // until it is open
 }
 
+func (r *remote) fail(err *request.Error) {
+	for _, o := range r.ends.left(r.id, err) {
+		r.push(o)
+	}
+}
+
 func (r *remote) push(o Output) {
+	r.ends.note(&o)
 	if !r.opened {
 		o.Tokens = slices.Clone(o.Tokens)
 		r.held = append(r.held, o)
 		return
 	}
 	r.m.post(post{Kind: postOutput, ID: r.id, Output: &farOutput{
-		First: o.First, Tokens: replaced(o.Tokens, math.Inf(-1), -math.MaxFloat64), Text: o.Text, Finish: o.Finish, Err: o.Err, Usage: o.Usage, Opaque: o.Opaque,
+		Choice: o.Choice, First: o.First, Tokens: replaced(o.Tokens, math.Inf(-1), -math.MaxFloat64), Text: o.Text, Finish: o.Finish, Err: o.Err, Usage: o.Usage, Opaque: o.Opaque,
 		Times: aged(o.Times, r.m.g.e.Now()),
 	}})
 }
@@ -108,8 +117,8 @@ func replaced(tokens []request.Token, from, to float64) []request.Token {
 // it, and lets the outputs go.
 func (r *remote) open(route *Route) {
 	r.opened = true
-	if len(r.held) == 1 && r.held[0].Err != nil && len(r.held[0].Tokens) == 0 {
-		r.m.post(post{Kind: postPlaced, ID: r.id, Err: r.held[0].Err})
+	if err := refusal(r.held, len(r.ends)); err != nil {
+		r.m.post(post{Kind: postPlaced, ID: r.id, Err: err})
 		return
 	}
 	r.m.post(post{Kind: postPlaced, ID: r.id, Route: route})
@@ -187,7 +196,9 @@ func (g *group) output(p *post) {
 	g.mu.Lock()
 	s := g.remote[p.ID]
 	if s != nil && p.Output.Finish != request.Running {
-		delete(g.remote, p.ID)
+		if s.ended++; s.ended == s.req.Answers() {
+			delete(g.remote, p.ID)
+		}
 	}
 	g.mu.Unlock()
 	if s == nil {
@@ -195,7 +206,7 @@ func (g *group) output(p *post) {
 	}
 	o := p.Output
 	out := Output{Opaque: o.Opaque, Output: executor.Output{
-		Request: s.req, First: o.First, Tokens: replaced(o.Tokens, -math.MaxFloat64, math.Inf(-1)), Text: o.Text, Finish: o.Finish, Err: o.Err, Usage: o.Usage,
+		Request: s.req, Choice: o.Choice, First: o.First, Tokens: replaced(o.Tokens, -math.MaxFloat64, math.Inf(-1)), Text: o.Text, Finish: o.Finish, Err: o.Err, Usage: o.Usage,
 		Times: aged(o.Times, g.e.Now()),
 	}}
 	if len(o.Opaque) > 0 {

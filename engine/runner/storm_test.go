@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -23,11 +24,16 @@ type witness struct {
 	mu      sync.Mutex
 	streams []*Stream
 	ends    map[request.ID]int
+	choices map[request.ID]int
 }
 
 func (v *witness) add(s *Stream) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	if v.choices == nil {
+		v.choices = map[request.ID]int{}
+	}
+	v.choices[s.id] = len(s.ends)
 	v.streams = append(v.streams, s)
 }
 
@@ -50,7 +56,7 @@ func (v *witness) check(t *testing.T) {
 				v.ends[s.id]++
 			}
 		}
-		if n := v.ends[s.id]; n != 1 {
+		if n := v.ends[s.id]; n != v.choices[s.id] {
 			t.Errorf("request %d got %d ends", s.id, n)
 		}
 	}
@@ -66,6 +72,7 @@ func (v *witness) client(t *testing.T, e *Engine, seed uint64, n, ranks int) {
 			prompt[i] = int32(i+talk) % vocab
 		}
 		r := greedy(e, 1+rng.IntN(30), prompt...)
+		r.Choices = rng.IntN(4)
 		if rng.IntN(3) > 0 {
 			r.ConversationID = fmt.Sprint("c", talk)
 		}
@@ -99,7 +106,7 @@ func (v *witness) use(t *testing.T, ctx context.Context, e *Engine, r *request.R
 		return
 	}
 	v.add(s)
-	leave := rng.IntN(20)
+	leave, open := rng.IntN(20), r.Answers()
 	for n := 0; ; n++ {
 		if n == leave {
 			s.Cancel()
@@ -113,7 +120,9 @@ func (v *witness) use(t *testing.T, ctx context.Context, e *Engine, r *request.R
 		}
 		if o.Finish != request.Running {
 			v.end(s.id)
-			return
+			if open--; open == 0 {
+				return
+			}
 		}
 	}
 }
@@ -274,7 +283,7 @@ func (v *witness) handOver(t *testing.T, ctx, gen *Engine, ids *atomic.Int64, se
 		}
 		limit, cancel := context.WithTimeout(t.Context(), time.Duration(1+rng.IntN(60))*time.Millisecond)
 		r := greedy(ctx, 8, prompt...)
-		r.Kind, r.TransferID = request.ContextOnly, id
+		r.Kind, r.TransferID, r.Choices = request.ContextOnly, id, rng.IntN(3)
 		if rng.IntN(2) == 0 {
 			r.DPRank, r.DPRelax = rng.IntN(ranks), rng.IntN(2) == 0
 		}
@@ -284,7 +293,7 @@ func (v *witness) handOver(t *testing.T, ctx, gen *Engine, ids *atomic.Int64, se
 		out, ok := v.leg(t, limit, ctx, r, nil)
 		if ok && out.Finish == request.FinishNotFinished && rng.IntN(5) > 0 {
 			g := greedy(gen, 1+rng.IntN(20), prompt...)
-			g.Kind, g.TransferID, g.FirstTokens = request.GenerationOnly, id, out.Tokens
+			g.Kind, g.TransferID, g.FirstTokens, g.Choices = request.GenerationOnly, id, out.Tokens, r.Choices
 			if rng.IntN(4) == 0 {
 				go abort(gen, id)
 			}
@@ -297,7 +306,7 @@ func (v *witness) handOver(t *testing.T, ctx, gen *Engine, ids *atomic.Int64, se
 	}
 }
 
-// leg returns the last output of a request.
+// leg returns the last output of a request, with the tokens of all choices.
 func (v *witness) leg(t *testing.T, ctx context.Context, e *Engine, r *request.Request, opaque []byte) (Output, bool) {
 	s, err := e.Submit(ctx, r, opaque)
 	if err != nil {
@@ -308,16 +317,23 @@ func (v *witness) leg(t *testing.T, ctx context.Context, e *Engine, r *request.R
 		return Output{}, false
 	}
 	v.add(s)
-	for {
+	tokens, out := make([][]request.Token, r.Answers()), Output{}
+	for open := r.Answers(); open > 0; {
 		o, err := s.Next(ctx)
 		if err != nil {
 			return Output{}, false
 		}
+		tokens[o.Choice] = append(tokens[o.Choice], o.Tokens...)
 		if o.Finish != request.Running {
 			v.end(s.id)
-			return o, true
+			open--
+			if o.Choice == 0 {
+				out = o
+			}
 		}
 	}
+	out.Tokens = slices.Concat(tokens...)
+	return out, true
 }
 
 // A pair of instances hands requests over while clients abort, leave and use ids

@@ -16,21 +16,23 @@ type Output struct {
 	Opaque []byte
 }
 
-// Stream delivers the outputs of one request in order. The engine never waits
-// for its reader: at most MaxTokens outputs can pile up.
+// Stream delivers the outputs of one request, those of each choice in order. The
+// engine never waits for its reader: at most MaxTokens outputs of each choice can
+// pile up.
 type Stream struct {
 	engine *Engine
 	id     request.ID
 
 	mu      sync.Mutex
 	pending []Output
-	ended   bool
+	open    int           // choices whose last output was not taken
+	ends    finals        // choices whose last output came
 	route   *Route        // nil with one rank
 	ready   chan struct{} // has a token while pending is not empty
 }
 
-func newStream(e *Engine, id request.ID) *Stream {
-	return &Stream{engine: e, id: id, ready: make(chan struct{}, 1)}
+func newStream(e *Engine, r *request.Request) *Stream {
+	return &Stream{engine: e, id: r.ID, open: r.Answers(), ends: make(finals, r.Answers()), ready: make(chan struct{}, 1)}
 }
 
 // push appends an output. Tokens are copied: the core reuses its own.
@@ -38,6 +40,7 @@ func (s *Stream) push(o Output) {
 	o.Tokens = slices.Clone(o.Tokens)
 	s.mu.Lock()
 	s.pending = append(s.pending, o)
+	s.ends.note(&o)
 	s.mu.Unlock()
 	select {
 	case s.ready <- struct{}{}:
@@ -45,8 +48,39 @@ func (s *Stream) push(o Output) {
 	}
 }
 
-// Next returns the next output, waiting for it. The one with Finish set is the
-// last. When ctx ends first, the request is cancelled and ctx's error returned.
+// fail ends the choices that have not ended.
+func (s *Stream) fail(err *request.Error) {
+	s.mu.Lock()
+	left := s.ends.left(s.id, err)
+	s.mu.Unlock()
+	for _, o := range left {
+		s.push(o)
+	}
+}
+
+// finals notes which choices of a request had their last output.
+type finals []bool
+
+func (e finals) note(o *Output) {
+	if o.Finish != request.Running && o.Choice < len(e) {
+		e[o.Choice] = true
+	}
+}
+
+// left makes the last outputs of those that had none.
+func (e finals) left(id request.ID, err *request.Error) (out []Output) {
+	for i, ended := range e {
+		if !ended {
+			out = append(out, Output{Output: executor.Output{
+				Request: &request.Request{ID: id}, Choice: i, Finish: request.FinishError, Err: err,
+			}})
+		}
+	}
+	return out
+}
+
+// Next returns the next output, waiting for it. Each choice has one with Finish
+// set, its last. When ctx ends first, the request is cancelled and ctx's error returned.
 func (s *Stream) Next(ctx context.Context) (Output, error) {
 	for {
 		if o, ok := s.pop(); ok {
@@ -80,9 +114,9 @@ func (s *Stream) setRoute(r *Route) {
 // Cancel ends the request if it is still alive. It may be called at any time.
 func (s *Stream) Cancel() {
 	s.mu.Lock()
-	ended := s.ended
+	open := s.open > 0
 	s.mu.Unlock()
-	if !ended {
+	if open {
 		s.engine.Cancel(s.id)
 	}
 }
@@ -99,7 +133,7 @@ func (s *Stream) pop() (Output, bool) {
 		s.pending = nil
 	}
 	if o.Finish != request.Running {
-		s.ended = true
+		s.open--
 	}
 	if len(s.pending) > 0 {
 		select {
@@ -114,8 +148,19 @@ func (s *Stream) pop() (Output, bool) {
 func (s *Stream) refused() *request.Error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.pending) == 1 && s.pending[0].Finish != request.Running && len(s.pending[0].Tokens) == 0 {
-		return s.pending[0].Err
+	return refusal(s.pending, s.open)
+}
+
+// refusal returns the error in the first outputs of a request if they end all of
+// its choices.
+func refusal(outs []Output, choices int) *request.Error {
+	if len(outs) != choices {
+		return nil
 	}
-	return nil
+	for i := range outs {
+		if outs[i].Finish == request.Running || len(outs[i].Tokens) > 0 {
+			return nil
+		}
+	}
+	return outs[0].Err
 }
