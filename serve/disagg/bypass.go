@@ -11,7 +11,7 @@ func (s *Server) consider(p *RoutePlan) {
 	if !s.cfg.Conditional || p.Path != PathCtxGen {
 		return
 	}
-	list := func() []discovery.Instance { return s.reg.Candidates(discovery.Generation, p.Req.Model) }
+	list := func() []discovery.Instance { return p.able(s.reg.Candidates(discovery.Generation, p.Req.Model)) }
 	sel, err := s.routers[discovery.Generation].Select(p.routing(discovery.Generation, list, nil))
 	if err != nil {
 		return // the gen leg will say what is wrong

@@ -27,13 +27,13 @@ type client struct {
 	usage   *openai.Usage // what the client was told
 	relayed bool          // an event of a gen worker went out, so no other attempt may follow
 	early   bool          // the first delta went out
-	role    bool          // the opening event of a chat went out
-	id      int64         // disagg_request_id of the answer that went out
-	have    progress      // of a stream
+	roles   roles
+	id      int64    // disagg_request_id of the answer that went out
+	have    progress // of a stream
 }
 
 func (s *Server) newClient(w http.ResponseWriter, p *RoutePlan) *client {
-	c := &client{w: w, events: openai.NewEventWriter(w, s.cfg.ClientWrite), expose: s.cfg.ExposeRouting}
+	c := &client{roles: roles{}, w: w, events: openai.NewEventWriter(w, s.cfg.ClientWrite), expose: s.cfg.ExposeRouting}
 	w.Header().Set(openai.HeaderRequestID, p.RequestID)
 	return c
 }

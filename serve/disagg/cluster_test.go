@@ -165,9 +165,10 @@ func FuzzCtxReply(f *testing.F) {
 		if err != nil {
 			return
 		}
-		_ = h.verify(true)
+		_ = h.verify(1, true)
 		_ = h.skipsGen(nil, 10)
-		_, _ = h.delta()
+		_, _ = deltaOf(&h.choices[0])
+		_ = h.showsEarly()
 		body := h.body.Clone()
 		_ = stripInternal(&body, false)
 		_, _, _ = rewriteUsage(&body, &h.usage)

@@ -3,6 +3,7 @@ package disagg
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"tandem/serve/discovery"
 	"tandem/serve/openai"
@@ -12,7 +13,7 @@ import (
 // contextLeg runs the ctx leg with its retries. Each attempt has its own id; an attempt that failed is aborted at its
 // worker before the next one starts.
 func (s *Server) contextLeg(ctx context.Context, p *RoutePlan) (*handoff, error) {
-	list := func() []discovery.Instance { return s.reg.Candidates(discovery.Context, p.Req.Model) }
+	list := func() []discovery.Instance { return p.able(s.reg.Candidates(discovery.Context, p.Req.Model)) }
 	t := s.newTries()
 	var sel router.Selection
 	served := false
@@ -84,7 +85,7 @@ func (s *Server) contextAttempt(ctx context.Context, p *RoutePlan, sel router.Se
 	p.trip.ctxDone = s.now()
 	l.first = p.trip.ctxDone.Sub(l.started)
 	if h != nil {
-		l.tokens = 1
+		l.tokens = len(h.choices)
 		p.trip.handed(h)
 		p.last = h
 	}
@@ -110,11 +111,14 @@ func (s *Server) readHandoff(l *leg, p *RoutePlan) (*handoff, *legError) {
 		return nil, l.fail(faultStatus, e, nil)
 	}
 	if h.skipsGen(p.Req.MaxTokens, l.inst.Info.MaxSeqLen) {
+		if n := len(h.choices); n != p.Req.N {
+			return nil, l.fail(faultReply, upstream(fmt.Sprintf("the reply has %d choices, not %d", n, p.Req.N)), nil)
+		}
 		return h, nil
 	}
-	if err := h.verify(p.Req.Logprobs >= 0); err != nil {
+	if err := h.verify(p.Req.BestOf, p.Req.WantsLogprobs()); err != nil {
 		return nil, l.fail(faultReply, upstream(err.Error()), err)
 	}
-	h.early = s.cfg.EarlyFirstToken && p.Req.Stream && h.firstDelta != nil
+	h.early = s.cfg.EarlyFirstToken && p.Req.Stream && h.showsEarly()
 	return h, nil
 }

@@ -74,11 +74,11 @@ func (s *Server) generationLeg(ctx context.Context, p *RoutePlan, h *handoff, ou
 func (s *Server) genList(p *RoutePlan, h *handoff) func() []discovery.Instance {
 	switch {
 	case p.bypass:
-		return func() []discovery.Instance { return s.reg.Candidates(discovery.Generation, p.Req.Model) }
+		return func() []discovery.Instance { return p.able(s.reg.Candidates(discovery.Generation, p.Req.Model)) }
 	case h == nil:
-		return func() []discovery.Instance { return s.reg.Alone(p.Req.Model) }
+		return func() []discovery.Instance { return p.able(s.reg.Alone(p.Req.Model)) }
 	}
-	return func() []discovery.Instance { return s.reg.Partners(discovery.Context, h.instance, p.Req.Model) }
+	return func() []discovery.Instance { return p.able(s.reg.Partners(discovery.Context, h.instance, p.Req.Model)) }
 }
 
 // consumed tells that the blocks of the hand-over are gone, so that only a new ctx leg can help.
@@ -104,7 +104,7 @@ func (s *Server) runGen(ctx context.Context, g *genAttempt) *legError {
 	var err error
 	switch {
 	case g.resume:
-		c.body, err = g.p.resumeBody(g.h, g.id, g.out.have.ids, s.cfg.StripMessageHistory)
+		c.body, err = g.p.resumeBody(g.h, g.id, &g.out.have, s.cfg.StripMessageHistory)
 	case g.h != nil:
 		c.body, err = g.p.genBody(g.h, s.cfg.StripMessageHistory)
 	default:
@@ -167,7 +167,7 @@ func (s *Server) relayWhole(l *leg, g *genAttempt) *legError {
 	if usage != nil {
 		l.tokens = usage.CompletionTokens
 	}
-	if g.p.Req.Logprobs >= 0 && usage != nil {
+	if g.p.Req.Logprobs >= 0 && g.p.Req.BestOf == g.p.Req.N && usage != nil {
 		if err := checkLogprobs(&body, g.p.Req.Endpoint, usage.CompletionTokens); err != nil {
 			return l.fail(faultReply, upstream(err.Error()), err)
 		}

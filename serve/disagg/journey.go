@@ -72,7 +72,7 @@ func (j *journey) timing(role discovery.Role, text string) {
 func (j *journey) end(ctx context.Context, now time.Time, out *client, err error) {
 	j.finished, j.status, j.tokens = now, out.status, tokensOf(out.usage)
 	if out.usage == nil { // a stream whose client wants no usage, or one that broke
-		j.tokens = Tokens{Prompt: j.prompt.PromptTokens, Cached: j.prompt.Cached(), Completion: len(out.have.ids)}
+		j.tokens = Tokens{Prompt: j.prompt.PromptTokens, Cached: j.prompt.Cached(), Completion: out.have.count()}
 	}
 	switch {
 	case err == nil:

@@ -91,7 +91,7 @@ func (p *RoutePlan) routing(role discovery.Role, candidates func() []discovery.I
 	return router.Request{
 		RoutingID: p.routingID(role), ConversationID: p.ownID(role),
 		Tokens: p.tokens, Learned: p.learned, Text: p.text, Salt: p.Req.CacheSalt,
-		MaxTokens: p.Req.MaxTokensOr(0), Generation: role == discovery.Generation, Candidates: candidates, Exclude: exclude,
+		MaxTokens: p.Req.MaxTokensOr(0) * p.Req.BestOf, Generation: role == discovery.Generation, Candidates: candidates, Exclude: exclude,
 	}
 }
 

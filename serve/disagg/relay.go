@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"time"
 
 	"tandem/serve/openai"
@@ -90,40 +89,14 @@ func (r *relay) drain() {
 	_, _ = io.Copy(io.Discard, io.LimitReader(r.l.body, maxErrorBytes))
 }
 
-// emitFirst sends the role and first delta from the ctx reply while the gen worker still fetches blocks.
-func (r *relay) emitFirst() error {
-	h, req, out := r.g.h, r.g.p.Req, r.g.out
-	out.early, out.role = true, true
-	out.have.ids = slices.Clip(h.params.FirstGenTokens)
-	r.g.p.trip.first = r.s.now()
-	enc := openai.NewChunks(req.Endpoint, openai.ReplyID(req.Endpoint, r.g.p.RequestID), h.model, openai.Created(h.id, r.s.now()))
-	if req.Endpoint == openai.Chat {
-		if err := out.data(enc.AppendRole(nil)); err != nil {
-			return err
-		}
-	}
-	d := openai.Delta{}
-	if raw, ok := h.choice.Get("logprobs"); ok && string(raw) != "null" && req.Logprobs >= 0 {
-		d.Logprobs = raw
-	}
-	if req.ReturnTokenIDs {
-		d.TokenIDs = h.params.FirstGenTokens
-	}
-	if req.ContinuousUsage {
-		u := openai.NewUsage(h.usage.PromptTokens, 1, h.usage.Cached())
-		d.Usage = &u
-	}
-	return out.data(enc.AppendRelayed(nil, h.firstDelta, d))
-}
-
 // comment relays a comment, or keeps it until the answer has begun.
 func (r *relay) comment(event []byte) error {
 	if text, ok := isTiming(event); ok {
 		r.g.p.trip.timing(r.l.role, text)
 		return nil
 	}
-	if ids, ok := openai.IDsComment(event); ok && r.g.ids {
-		r.g.out.have.told(ids) // for resume, and not for the client
+	if choice, ids, ok := openai.IDsComment(event); ok && r.g.ids {
+		r.g.out.have.told(choice, ids) // for resume, and not for the client
 		return nil
 	}
 	if r.g.out.relayed {
@@ -138,14 +111,21 @@ func (r *relay) comment(event []byte) error {
 // event relays one event, rewriting its usage if it has one.
 func (r *relay) event(event, data []byte) error {
 	out, first := r.g.out, !r.g.out.relayed
+	choice := 0
+	if r.g.p.Req.N > 1 {
+		if choice = eventOf(data); choice >= 0 && out.have.at(choice).finished {
+			out.have.at(choice).waiting = nil
+			return r.flush() // a worker that goes on with the others tells its end again
+		}
+	}
 	if first {
 		r.l.first = r.s.now().Sub(r.l.started)
 		roleOnly := r.g.p.Req.Endpoint == openai.Chat && isRoleOnly(data)
-		if roleOnly && out.role {
+		if roleOnly && out.roles[choice] {
 			return nil // it went out with the early delta, or in an attempt that failed
 		}
 		if roleOnly {
-			out.role = true // it says nothing about the blocks yet, and another attempt would say the same
+			out.roles[choice] = true // it says nothing about the blocks yet, and another attempt would say the same
 			return out.hold(r.flushHeld(event))
 		}
 		out.relayed = true
@@ -161,7 +141,7 @@ func (r *relay) event(event, data []byte) error {
 	if err := out.hold(event); err != nil {
 		return err
 	}
-	out.have.sent(data)
+	out.have.sent(choice, data)
 	return nil
 }
 

@@ -16,15 +16,14 @@ type handoff struct {
 	instance   discovery.Instance
 	id         int64 // disagg_request_id from the reply; gen leg and aborts use it
 	params     *openai.DisaggParams
-	finish     string
+	finish     string // not_finished if any choice is
 	usage      openai.Usage
 	body       openai.Body // the whole reply
-	choice     openai.Body // choices[0]
+	choices    []openai.Body
 	promptIDs  json.RawMessage
 	idsAsBytes bool
-	firstDelta json.RawMessage // nil = nothing may be shown yet
-	early      bool            // the frontend emits the first token itself
-	route      string          // the worker's route receipt
+	early      bool   // the frontend emits the first tokens itself
+	route      string // the worker's route receipt
 	model      string
 	settled    bool // the blocks are known to have been fetched or given up
 }
@@ -51,22 +50,20 @@ func parseCtxReply(data []byte) (*handoff, error) {
 	h := &handoff{body: body}
 	raw, _ := body.Get("choices")
 	var choices []json.RawMessage
-	if err := json.Unmarshal(raw, &choices); err != nil || len(choices) != 1 {
-		return nil, fmt.Errorf("the reply has %d choices, not 1", len(choices))
+	if err := json.Unmarshal(raw, &choices); err != nil || len(choices) == 0 {
+		return nil, fmt.Errorf("the reply has %d choices", len(choices))
 	}
-	if h.choice, err = openai.ParseBody(choices[0]); err != nil {
-		return nil, fmt.Errorf("choices[0]: %w", err)
+	h.choices = make([]openai.Body, len(choices))
+	for i := range choices {
+		if h.choices[i], err = openai.ParseBody(choices[i]); err != nil {
+			return nil, fmt.Errorf("choices[%d]: %w", i, err)
+		}
 	}
-	if raw, ok := h.choice.Get("finish_reason"); ok {
-		_ = json.Unmarshal(raw, &h.finish) // null and foreign types stay empty, which verify refuses
-	}
-	if raw, ok := h.choice.Get("disaggregated_params"); ok {
+	h.finish = finishOf(h.choices)
+	if raw, ok := h.choices[0].Get("disaggregated_params"); ok {
 		if h.params, err = openai.DecodeDisaggParams(raw); err != nil {
 			return nil, fmt.Errorf("disaggregated_params: %w", err)
 		}
-	}
-	if raw, ok := h.choice.Get("first_delta"); ok && string(raw) != "null" {
-		h.firstDelta = raw
 	}
 	if raw, ok := body.Get("model"); ok {
 		_ = json.Unmarshal(raw, &h.model)
@@ -97,8 +94,8 @@ func (h *handoff) skipsGen(budget *int, maxSeqLen int) bool {
 	return true
 }
 
-// verify checks a reply whose request goes on at a gen worker. wantLogprobs tells that the client asked for them.
-func (h *handoff) verify(wantLogprobs bool) error {
+// verify checks a reply whose request goes on at a gen worker with n choices. wantLogprobs tells that they are needed.
+func (h *handoff) verify(n int, wantLogprobs bool) error {
 	if h.params == nil {
 		return fmt.Errorf("the reply lacks disaggregated_params (finish_reason %q, ids null and null)", h.finish)
 	}
@@ -109,9 +106,11 @@ func (h *handoff) verify(wantLogprobs bool) error {
 	case p.CtxRequestID == nil || p.DisaggRequestID == nil:
 		return fmt.Errorf("the reply lacks an id: finish_reason %q, ctx_request_id %s, disagg_request_id %s",
 			h.finish, idText(p.CtxRequestID), idText(p.DisaggRequestID))
-	case len(p.FirstGenTokens) != 1:
-		return fmt.Errorf("the reply has %d first_gen_tokens, not 1: finish_reason %q, ctx_request_id %s, disagg_request_id %s",
-			len(p.FirstGenTokens), h.finish, idText(p.CtxRequestID), idText(p.DisaggRequestID))
+	case len(h.choices) != n:
+		return fmt.Errorf("the reply has %d choices, not %d", len(h.choices), n)
+	case len(p.FirstGenTokens) != n:
+		return fmt.Errorf("the reply has %d first_gen_tokens, not %d: finish_reason %q, ctx_request_id %s, disagg_request_id %s",
+			len(p.FirstGenTokens), n, h.finish, idText(p.CtxRequestID), idText(p.DisaggRequestID))
 	case h.promptIDs == nil:
 		return errors.New("the reply lacks prompt_token_ids")
 	case wantLogprobs && p.FirstGenLogProbs == nil:

@@ -17,34 +17,73 @@ import (
 // ids behind an event in a comment before it. They count once the event went out: a client never gets a token twice, and one
 // whose text it lacks is decoded again.
 type progress struct {
+	choices []choiceProgress
+	counted bool // the usage event went out after the last finish reason
+}
+
+// choiceProgress is what the client has of one choice.
+type choiceProgress struct {
 	ids      []int32 // tokens behind what the client has
 	waiting  []int32 // told, their event has not come yet
 	finished bool    // the finish reason went out
-	counted  bool    // the usage event went out after it
 }
 
-// told notes the ids behind the next event.
-func (p *progress) told(ids []int32) { p.waiting = append(p.waiting, ids...) }
+// at returns the progress of a choice.
+func (p *progress) at(choice int) *choiceProgress {
+	for len(p.choices) <= choice {
+		p.choices = append(p.choices, choiceProgress{})
+	}
+	return &p.choices[choice]
+}
 
-// sent notes that an event with data went out.
-func (p *progress) sent(data []byte) {
-	p.ids = append(p.ids, p.waiting...)
-	p.waiting = p.waiting[:0]
-	if p.finished {
+// count is how many tokens the client has of all choices.
+func (p *progress) count() (n int) {
+	for i := range p.choices {
+		n += len(p.choices[i].ids)
+	}
+	return n
+}
+
+// finished tells that all n choices have ended.
+func (p *progress) finished(n int) bool {
+	for i := range n {
+		if !p.at(i).finished {
+			return false
+		}
+	}
+	return true
+}
+
+// told notes the ids of a choice behind its next event.
+func (p *progress) told(choice int, ids []int32) {
+	c := p.at(choice)
+	c.waiting = append(c.waiting, ids...)
+}
+
+// sent notes that an event with data went out, of a choice or, below 0, of none.
+func (p *progress) sent(choice int, data []byte) {
+	if choice < 0 || p.at(choice).finished {
 		p.counted = p.counted || bytes.Contains(data, []byte(`"usage":{`))
 		return
 	}
+	c := p.at(choice)
+	c.ids = append(c.ids, c.waiting...)
+	c.waiting = c.waiting[:0]
 	// Inside a string the quotes would be escaped.
-	p.finished = bytes.Contains(data, []byte(`"finish_reason":"`))
+	c.finished = bytes.Contains(data, []byte(`"finish_reason":"`))
 }
 
 // broke notes that an attempt ended: what it told and did not send, the client does not have.
-func (p *progress) broke() { p.waiting = p.waiting[:0] }
+func (p *progress) broke() {
+	for i := range p.choices {
+		p.choices[i].waiting = nil
+	}
+}
 
 // resumable tells whether another gen worker can go on after a failure: the stream broke by no fault of the request's, and
 // all that the client has is known.
 func (s *Server) resumable(p *RoutePlan, out *client, e *legError) bool {
-	return s.cfg.Resume && !s.cfg.NoRetry && p.Req.Stream && out.started() && len(out.have.ids) > 0 && e.broke()
+	return s.cfg.Resume && !s.cfg.NoRetry && p.Req.Stream && out.started() && out.have.count() > 0 && e.broke()
 }
 
 // broke tells whether the worker or the way to it failed, and not the request.
@@ -87,7 +126,7 @@ func (s *Server) resume(ctx context.Context, p *RoutePlan, h *handoff, out *clie
 		if err != nil {
 			return last
 		}
-		before := len(out.have.ids)
+		before := out.have.count()
 		g := genAttempt{inst: sel.Instance, rank: sel.Rank, h: h, out: out, p: p, id: out.id, resume: true, limit: s.cfg.AdmissionTimeout, cause: errAdmission}
 		s.log.Info("a stream goes on elsewhere", "request_id", p.RequestID, "from", broken, "to", sel.Instance.ID, "tokens", before, "reason", last)
 		last = s.runGen(ctx, &g)
@@ -99,7 +138,7 @@ func (s *Server) resume(ctx context.Context, p *RoutePlan, h *handoff, out *clie
 			return last
 		}
 		broken, failed, idle = sel.Instance.ID, append(failed, sel.Instance.ID), idle+1
-		if len(out.have.ids) > before {
+		if out.have.count() > before {
 			failed, idle, until = []string{broken}, 0, s.now().Add(s.cfg.AdmissionTimeout)
 		}
 		if idle > s.cfg.MaxRetries || !s.sleep(ctx, s.cfg.RacePause) {
@@ -133,11 +172,11 @@ func (s *Server) chooseResumer(p *RoutePlan, h *handoff, failed []string, again 
 // tokens are missing, or counts that nobody knows.
 func (s *Server) completeStream(p *RoutePlan, h *handoff, out *client) (done bool, err error) {
 	missing := p.Req.IncludeUsage && !out.have.counted
-	if !out.have.finished || missing && h == nil {
+	if !out.have.finished(p.Req.N) || missing && h == nil {
 		return false, nil
 	}
 	if missing {
-		u := openai.NewUsage(h.usage.PromptTokens, len(out.have.ids), h.usage.Cached())
+		u := openai.NewUsage(h.usage.PromptTokens, out.have.count(), h.usage.Cached())
 		out.usage = &u
 		enc := openai.NewChunks(p.Req.Endpoint, openai.ReplyID(p.Req.Endpoint, p.RequestID), h.model, openai.Created(h.id, s.now()))
 		if err := out.data(enc.AppendUsage(nil, u)); err != nil {
@@ -160,9 +199,16 @@ func (s *Server) sleep(ctx context.Context, d time.Duration) bool {
 }
 
 // resumeBody is the client's request with the tokens that it has already: no hand-over, the worker computes them itself.
-func (p *RoutePlan) resumeBody(h *handoff, id int64, ids []int32, strip bool) (legBody, error) {
+func (p *RoutePlan) resumeBody(h *handoff, id int64, have *progress, strip bool) (legBody, error) {
 	body := p.base(discovery.Generation)
-	params := openai.DisaggParams{DisaggRequestID: &id, FirstGenTokens: ids, FirstTokenEmitted: true}
+	params := openai.DisaggParams{DisaggRequestID: &id, FirstTokenEmitted: true}
+	if p.Req.N == 1 {
+		params.FirstGenTokens = have.at(0).ids
+	} else {
+		for i := range p.Req.N {
+			params.ChoiceTokens = append(params.ChoiceTokens, append([]int32{}, have.at(i).ids...))
+		}
+	}
 	if h != nil {
 		p.putPrompt(&body, h, strip)
 		params.CtxUsage, params.ResolvedThinking = &h.usage, h.params.ResolvedThinking

@@ -44,7 +44,7 @@ func (w *teller) stream(q seen) []byte {
 		if i == len(w.tokens)-1 {
 			finish = `"stop"`
 		}
-		b.Write(openai.AppendIDsComment(nil, []int32{int32(65 + i)}))
+		b.Write(openai.AppendIDsComment(nil, 0, []int32{int32(65 + i)}))
 		if w.tokens[i] == "" && finish == "null" {
 			continue
 		}

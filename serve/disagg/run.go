@@ -44,12 +44,17 @@ func (s *Server) run(ctx context.Context, p *RoutePlan, out *client) error {
 
 // choosePath decides before any leg whether the request can be split, and if not, whether a mixed worker runs it alone.
 func (s *Server) choosePath(p *RoutePlan) error {
+	ctx, gen := s.reg.Candidates(discovery.Context, p.Req.Model), s.reg.Candidates(discovery.Generation, p.Req.Model)
+	alone := s.reg.Alone(p.Req.Model)
+	some := len(ctx)+len(alone) > 0
 	switch {
-	case len(s.reg.Candidates(discovery.Context, p.Req.Model)) > 0:
+	case len(p.able(ctx)) > 0 && len(p.able(gen)) > 0:
 		p.Path = PathCtxGen
-	case len(s.reg.Alone(p.Req.Model)) > 0:
+	case len(p.able(alone)) > 0:
 		p.Path = PathGenOnly
 		p.Gen.AffinityKey = "" // a worker that runs all of a request knows no sub-agents
+	case some && p.Req.BestOf > 1:
+		return needsFork(p.Req)
 	default:
 		return unavailable("no pair of context and generation workers can serve the request now; try again soon")
 	}

@@ -39,38 +39,10 @@ func skipLabel(finish string) string {
 func (s *Server) skipStream(p *RoutePlan, h *handoff, out *client, usage openai.Usage) error {
 	e := p.Req.Endpoint
 	enc := openai.NewChunks(e, h.replyID(e, p.RequestID), h.model, h.created(s))
-	if e == openai.Chat {
-		if err := out.data(enc.AppendRole(nil)); err != nil {
+	for i := range h.choices {
+		if err := h.skipChoice(p, out, enc, i, usage); err != nil {
 			return err
 		}
-	}
-	content := openai.Delta{Text: h.text(e)}
-	final := openai.Delta{Finish: h.finish}
-	if raw, ok := h.choice.Get("logprobs"); ok && string(raw) != "null" && p.Req.Logprobs >= 0 {
-		content.Logprobs = raw
-	}
-	if raw, ok := h.choice.Get("token_ids"); ok {
-		_ = json.Unmarshal(raw, &content.TokenIDs) // absent or foreign: no ids
-	}
-	if p.Req.ContinuousUsage {
-		content.Usage, final.Usage = &usage, &usage
-	}
-	delta, hasDelta := h.delta()
-	switch {
-	case hasDelta:
-		if err := out.data(enc.AppendRelayed(nil, delta, content)); err != nil {
-			return err
-		}
-	case content.Text != "":
-		if err := out.data(enc.AppendDelta(nil, content)); err != nil {
-			return err
-		}
-	default:
-		// A token without text, such as an end of sequence, still has its entry.
-		final.Logprobs, final.TokenIDs = content.Logprobs, content.TokenIDs
-	}
-	if err := out.data(enc.AppendDelta(nil, final)); err != nil {
-		return err
 	}
 	if p.Req.IncludeUsage {
 		if err := out.data(enc.AppendUsage(nil, usage)); err != nil {
@@ -85,9 +57,45 @@ func (s *Server) skipStream(p *RoutePlan, h *handoff, out *client, usage openai.
 	return out.done()
 }
 
-// delta returns the message's parsed form where plain text would lose something, such as a tool call.
-func (h *handoff) delta() (json.RawMessage, bool) {
-	raw, ok := h.choice.Get("message")
+// skipChoice sends all of one choice.
+func (h *handoff) skipChoice(p *RoutePlan, out *client, enc *openai.Chunks, i int, usage openai.Usage) error {
+	e, choice := p.Req.Endpoint, &h.choices[i]
+	if e == openai.Chat {
+		if err := out.data(enc.AppendRole(nil, i)); err != nil {
+			return err
+		}
+	}
+	content := openai.Delta{Choice: i, Text: choiceText(e, choice)}
+	final := openai.Delta{Choice: i, Finish: finishOf(h.choices[i : i+1])}
+	if raw, ok := choice.Get("logprobs"); ok && string(raw) != "null" && p.Req.Logprobs >= 0 {
+		content.Logprobs = raw
+	}
+	if raw, ok := choice.Get("token_ids"); ok {
+		_ = json.Unmarshal(raw, &content.TokenIDs) // absent or foreign: no ids
+	}
+	if p.Req.ContinuousUsage {
+		content.Usage, final.Usage = &usage, &usage
+	}
+	delta, hasDelta := deltaOf(choice)
+	switch {
+	case hasDelta:
+		if err := out.data(enc.AppendRelayed(nil, delta, content)); err != nil {
+			return err
+		}
+	case content.Text != "":
+		if err := out.data(enc.AppendDelta(nil, content)); err != nil {
+			return err
+		}
+	default:
+		// A token without text, such as an end of sequence, still has its entry.
+		final.Logprobs, final.TokenIDs = content.Logprobs, content.TokenIDs
+	}
+	return out.data(enc.AppendDelta(nil, final))
+}
+
+// deltaOf returns the message's parsed form where plain text would lose something, such as a tool call.
+func deltaOf(choice *openai.Body) (json.RawMessage, bool) {
+	raw, ok := choice.Get("message")
 	if !ok {
 		return nil, false
 	}
@@ -108,14 +116,14 @@ func (h *handoff) delta() (json.RawMessage, bool) {
 	return msg.AppendJSON(nil), rich
 }
 
-// text is the reply's text, "" if it has none.
-func (h *handoff) text(e openai.Endpoint) (text string) {
-	raw, _ := h.choice.Get("text")
+// choiceText is the choice's text, "" if it has none.
+func choiceText(e openai.Endpoint, choice *openai.Body) (text string) {
+	raw, _ := choice.Get("text")
 	if e == openai.Chat {
 		var msg struct {
 			Content *string `json:"content"`
 		}
-		raw, _ = h.choice.Get("message")
+		raw, _ = choice.Get("message")
 		if json.Unmarshal(raw, &msg) != nil || msg.Content == nil {
 			return ""
 		}

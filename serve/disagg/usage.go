@@ -100,7 +100,7 @@ func joinList(items []json.RawMessage) json.RawMessage {
 	return append(out, ']')
 }
 
-// checkLogprobs refuses a reply that lacks exactly the first token's entry, which would shift every other one.
+// checkLogprobs refuses a reply that lacks exactly the entry of each choice's first token, which would shift every other one.
 func checkLogprobs(body *openai.Body, e openai.Endpoint, completion int) error {
 	raw, _ := body.Get("choices")
 	var choices []struct {
@@ -112,15 +112,18 @@ func checkLogprobs(body *openai.Body, e openai.Endpoint, completion int) error {
 	if err := json.Unmarshal(raw, &choices); err != nil || len(choices) == 0 {
 		return nil // another shape of reply: nothing to compare
 	}
-	lp := choices[0].Logprobs
-	if lp == nil {
-		return fmt.Errorf("the request asked for logprobs and the reply has none")
+	n := 0
+	for i := range choices {
+		switch lp := choices[i].Logprobs; {
+		case lp == nil:
+			return fmt.Errorf("the request asked for logprobs and choice %d of the reply has none", i)
+		case e == openai.Chat:
+			n += len(lp.Content)
+		default:
+			n += len(lp.Tokens)
+		}
 	}
-	n := len(lp.Tokens)
-	if e == openai.Chat {
-		n = len(lp.Content)
-	}
-	if n == completion-1 {
+	if n == completion-len(choices) {
 		return fmt.Errorf("the reply has logprobs for %d of %d tokens", n, completion)
 	}
 	return nil

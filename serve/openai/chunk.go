@@ -25,6 +25,7 @@ func NewChunks(e Endpoint, id, model string, created int64) *Chunks {
 
 // Delta is what one event says.
 type Delta struct {
+	Choice   int
 	Text     string
 	Logprobs json.RawMessage // object of this event's tokens, nil = null
 	TokenIDs []int32         // non-nil: sent as token_ids
@@ -32,16 +33,21 @@ type Delta struct {
 	Usage    *Usage          // with continuous_usage_stats
 }
 
-// AppendRole appends the first event of a chat stream.
-func (c *Chunks) AppendRole(dst []byte) []byte {
-	dst = append(dst, c.head...)
-	return append(dst, `{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}`...)
+// AppendRole appends the first event of a choice in a chat stream.
+func (c *Chunks) AppendRole(dst []byte, choice int) []byte {
+	dst = c.appendHead(dst, choice)
+	return append(dst, `"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}`...)
+}
+
+// appendHead begins an event of a choice.
+func (c *Chunks) appendHead(dst []byte, choice int) []byte {
+	dst = append(append(dst, c.head...), `{"index":`...)
+	return append(strconv.AppendInt(dst, int64(choice), 10), ',')
 }
 
 // AppendDelta appends an event with text, a finish reason, or both.
 func (c *Chunks) AppendDelta(dst []byte, d Delta) []byte {
-	dst = append(dst, c.head...)
-	dst = append(dst, `{"index":0,`...)
+	dst = c.appendHead(dst, d.Choice)
 	if c.endpoint == Chat {
 		dst = append(dst, `"delta":`...)
 		dst = AppendFirstDelta(dst, Chat, d.Text)
@@ -53,8 +59,7 @@ func (c *Chunks) AppendDelta(dst []byte, d Delta) []byte {
 
 // AppendRelayed appends an event whose delta is a ctx worker's first_delta.
 func (c *Chunks) AppendRelayed(dst []byte, firstDelta json.RawMessage, d Delta) []byte {
-	dst = append(dst, c.head...)
-	dst = append(dst, `{"index":0,`...)
+	dst = c.appendHead(dst, d.Choice)
 	if c.endpoint == Chat {
 		dst = append(append(dst, `"delta":`...), firstDelta...)
 	} else {

@@ -53,6 +53,9 @@ type DisaggParams struct {
 	ReturnPromptIDsB64 bool         `json:"return_prompt_token_ids_b64,omitempty"`
 	ResolvedThinking   *bool        `json:"resolved_thinking,omitempty"`
 	FirstTokenEmitted  bool         `json:"first_token_emitted,omitempty"`
+	// ChoiceTokens are the tokens that the client has of each choice of a stream that
+	// goes on at another worker; with one choice FirstGenTokens has them.
+	ChoiceTokens [][]int32 `json:"choice_tokens,omitempty"`
 
 	// LegacyConversationID is read from older frontends and never sent.
 	LegacyConversationID *string `json:"-"`
@@ -133,6 +136,8 @@ func (p *DisaggParams) set(param string, m member) (err error) {
 		p.FirstGenTokens, err = idsOf(param, m.raw)
 	case "first_gen_log_probs":
 		p.FirstGenLogProbs, err = tokenLogsOf(param, m.raw)
+	case "choice_tokens":
+		p.ChoiceTokens, err = idListsOf(param, m.raw)
 	case "draft_tokens":
 		p.DraftTokens, err = idsOf(param, m.raw)
 	case "ctx_usage":
@@ -164,6 +169,20 @@ func endpointOf(param string, raw json.RawMessage) (string, error) {
 		return "", Invalid(param, "%s is an empty list: send one endpoint", param)
 	}
 	return stringOf(param, list[0])
+}
+
+func idListsOf(param string, raw json.RawMessage) ([][]int32, error) {
+	list, err := listOf(param, raw)
+	if err != nil {
+		return nil, err
+	}
+	out := make([][]int32, len(list))
+	for i := range list {
+		if out[i], err = idsOf(fmt.Sprintf("%s[%d]", param, i), list[i]); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
 }
 
 func tokenLogsOf(param string, raw json.RawMessage) ([][]TokenLog, error) {

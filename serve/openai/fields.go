@@ -106,8 +106,14 @@ var fields = map[string]setter{
 		return err
 	},
 
-	"n":                      onlyOne,
-	"best_of":                onlyOne,
+	"n": func(r *Request, p string, raw json.RawMessage) (err error) {
+		r.N, err = intOf(p, raw, 1, MaxChoices)
+		return err
+	},
+	"best_of": func(r *Request, p string, raw json.RawMessage) (err error) {
+		r.BestOf, err = intOf(p, raw, 1, MaxChoices)
+		return err
+	},
 	"use_beam_search":        onlyFalse("beam search is not supported"),
 	"response_format":        setResponseFormat,
 	"attention_dp_rank":      refuse("a rank cannot be chosen in the body"),
@@ -212,14 +218,6 @@ func onlyTrue(why string) setter {
 		}
 		return err
 	}
-}
-
-func onlyOne(_ *Request, p string, raw json.RawMessage) error {
-	n, err := intOf(p, raw, 1, math.MaxInt32)
-	if err == nil && n > 1 {
-		err = Unsupported(p, "%s is %d: only 1 is supported; send the request several times", p, n)
-	}
-	return err
 }
 
 func positive(param string, raw json.RawMessage, hi float64) (float64, error) {

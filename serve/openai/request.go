@@ -17,6 +17,7 @@ const (
 // Limits of one request; beyond them it is a 400.
 const (
 	MaxLogprobs    = 20
+	MaxChoices     = 128
 	MaxStops       = 64
 	MaxStopBytes   = 1024
 	MaxLogitBias   = 4096
@@ -51,7 +52,9 @@ type Request struct {
 	IncludeUsage    bool // stream_options.include_usage
 	ContinuousUsage bool // stream_options.continuous_usage_stats
 
-	MaxTokens *int // max_completion_tokens or max_tokens, >= 1
+	N         int  // choices in the answer, >= 1
+	BestOf    int  // candidates that the N are the best of, >= N
+	MaxTokens *int // max_completion_tokens or max_tokens of each choice, >= 1
 
 	Temperature       *float64 // [0,2]
 	TopP              *float64 // (0,1]
@@ -107,7 +110,7 @@ func DecodeRequest(e Endpoint, data []byte) (*Request, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Request{Endpoint: e, Body: body, Logprobs: -1}
+	r := &Request{Endpoint: e, Body: body, Logprobs: -1, N: 1}
 	for i := range body.members {
 		m := &body.members[i]
 		if isNull(m.raw) {
@@ -136,6 +139,9 @@ func (r *Request) finish() error {
 		return err
 	}
 	if err := r.finishBudget(); err != nil {
+		return err
+	}
+	if err := r.finishChoices(); err != nil {
 		return err
 	}
 	if r.Endpoint == Chat {
@@ -177,6 +183,25 @@ func (r *Request) finishBudget() error {
 	}
 	return nil
 }
+
+// finishChoices checks n and best_of.
+func (r *Request) finishChoices() error {
+	switch {
+	case r.BestOf == 0:
+		r.BestOf = r.N
+	case r.BestOf < r.N:
+		return Invalid("best_of", "best_of is %d, less than n %d: raise it, or leave it out", r.BestOf, r.N)
+	case r.BestOf > r.N && r.Endpoint == Chat:
+		return Unsupported("best_of", "best_of is for /v1/completions: leave it out and choose among the n choices")
+	case r.BestOf > r.N && r.Stream:
+		return Invalid("best_of", "best_of %d cannot be streamed, since the best is known at the end: set stream to false, or best_of to n", r.BestOf)
+	}
+	return nil
+}
+
+// WantsLogprobs reports whether the engine has to tell log-probabilities: for the
+// client, or to find the best of several choices.
+func (r *Request) WantsLogprobs() bool { return r.Logprobs >= 0 || r.BestOf > r.N }
 
 // finishChatLogprobs joins logprobs (a boolean in chat) and top_logprobs.
 func (r *Request) finishChatLogprobs() error {

@@ -278,8 +278,11 @@ func IsDone(event []byte) bool {
 // idsPrefix begins the comment by which a gen worker tells the token ids behind the next event.
 const idsPrefix = ": ids "
 
-// AppendIDsComment appends the comment that tells the token ids behind the next event of a stream.
-func AppendIDsComment(dst []byte, ids []int32) []byte {
+// idsOfChoice joins the ids to the choice they are of; without it they are the first one's.
+const idsOfChoice = " of "
+
+// AppendIDsComment appends the comment that tells the token ids of a choice behind the next event of a stream.
+func AppendIDsComment(dst []byte, choice int, ids []int32) []byte {
 	dst = append(dst, idsPrefix...)
 	for i, id := range ids {
 		if i > 0 {
@@ -287,21 +290,32 @@ func AppendIDsComment(dst []byte, ids []int32) []byte {
 		}
 		dst = strconv.AppendInt(dst, int64(id), 10)
 	}
+	if choice > 0 {
+		dst = strconv.AppendInt(append(dst, idsOfChoice...), int64(choice), 10)
+	}
 	return append(dst, '\n', '\n')
 }
 
 // IDsComment reads such a comment; ok is false for any other event.
-func IDsComment(event []byte) (ids []int32, ok bool) {
+func IDsComment(event []byte) (choice int, ids []int32, ok bool) {
 	rest, ok := bytes.CutPrefix(event, []byte(idsPrefix))
 	if !ok {
-		return nil, false
+		return 0, nil, false
+	}
+	rest, of, found := bytes.Cut(bytes.TrimSpace(rest), []byte(idsOfChoice))
+	if found {
+		n, err := strconv.ParseUint(string(of), 10, 31)
+		if err != nil || n >= MaxChoices {
+			return 0, nil, false
+		}
+		choice = int(n)
 	}
 	for part := range bytes.SplitSeq(bytes.TrimSpace(rest), []byte(",")) {
 		id, err := strconv.ParseInt(string(part), 10, 32)
 		if err != nil || id < 0 {
-			return nil, false
+			return 0, nil, false
 		}
 		ids = append(ids, int32(id))
 	}
-	return ids, true
+	return choice, ids, true
 }

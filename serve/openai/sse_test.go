@@ -71,7 +71,7 @@ func TestEventWriterChunks(t *testing.T) {
 	w := NewEventWriter(rec, time.Second)
 	c := NewChunks(Chat, "chatcmpl-1", "m\"x", 7)
 	for _, data := range [][]byte{
-		c.AppendRole(nil),
+		c.AppendRole(nil, 0),
 		c.AppendDelta(nil, Delta{Text: "a\n\u2028", TokenIDs: []int32{5, 6}}),
 		c.AppendDelta(nil, Delta{Finish: FinishStop}),
 		c.AppendUsage(nil, NewUsage(3, 2, 1)),
@@ -201,13 +201,17 @@ func BenchmarkAppendDelta(b *testing.B) {
 
 func TestIDsComment(t *testing.T) {
 	for _, ids := range [][]int32{{0}, {5, 6}, {1<<31 - 1, 7, 0}} {
-		got, ok := IDsComment(AppendIDsComment(nil, ids))
+		choice := len(ids) % 3
+		of, got, ok := IDsComment(AppendIDsComment(nil, choice, ids))
+		if of != choice {
+			t.Errorf("ids of choice %d became those of %d", choice, of)
+		}
 		if !ok || !slices.Equal(got, ids) {
 			t.Errorf("%v became %v %v", ids, got, ok)
 		}
 	}
 	for _, text := range []string{"", ": ids", ": ids \n\n", ": ids -1\n\n", ": ids 1,\n\n", ": ids 2147483648\n\n", ": keep-alive\n\n", "data: ids 1\n\n", ": ids 1 2\n\n"} {
-		if ids, ok := IDsComment([]byte(text)); ok {
+		if _, ids, ok := IDsComment([]byte(text)); ok {
 			t.Errorf("%q gives %v", text, ids)
 		}
 	}

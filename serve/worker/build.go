@@ -25,8 +25,11 @@ type job struct {
 	req  *request.Request
 	// opaque is the transfer handle of a gen leg.
 	opaque []byte
-	id     string // of the reply
-	made   int64  // created, unix seconds
+	// parts are the choices of a stream that goes on here, each a request of its
+	// own; nil: req has all choices.
+	parts []*request.Request
+	id    string // of the reply
+	made  int64  // created, unix seconds
 }
 
 // kindOf applies the role rules to request_type.
@@ -72,7 +75,7 @@ func (j *job) build(kind request.Kind) error {
 		return err
 	}
 	r := &request.Request{
-		ID: j.Engine.NewID(), Kind: kind, Prompt: prompt, Sampling: sampling,
+		ID: j.Engine.NewID(), Kind: kind, Prompt: prompt, Choices: q.BestOf, Sampling: sampling,
 		Priority: q.Priority, CacheSalt: q.CacheSalt, DPRank: j.in.dpRank, DPRelax: j.in.dpRelax,
 	}
 	r.MaxTokens = min(q.MaxTokensOr(j.defaultBudget()), max(1, j.info.MaxSeqLen-len(prompt)))
@@ -92,7 +95,7 @@ func (j *job) build(kind request.Kind) error {
 		err = j.meet()
 	case kind == request.GenerationOnly:
 		err = j.handover(r)
-	case kind == request.Full && q.Disagg != nil && len(q.Disagg.FirstGenTokens) > 0:
+	case kind == request.Full && q.Disagg != nil && len(q.Disagg.FirstGenTokens)+len(q.Disagg.ChoiceTokens) > 0:
 		err = j.goOn(r)
 	}
 	if err != nil {
@@ -174,27 +177,31 @@ func (j *job) checkPrompt(ids []int32) error {
 // handover fills in what a gen leg carries over from the ctx reply.
 func (j *job) handover(r *request.Request) error {
 	const at = "disaggregated_params."
-	d := j.wire.Disagg
-	if len(d.FirstGenTokens) != 1 {
-		return openai.Invalid(at+"first_gen_tokens", "first_gen_tokens has %d tokens: a generation_only request needs the one that ctx sampled", len(d.FirstGenTokens))
+	d, n, wants := j.wire.Disagg, r.Answers(), j.wire.WantsLogprobs()
+	if len(d.FirstGenTokens) != n {
+		return openai.Invalid(at+"first_gen_tokens", "first_gen_tokens has %d tokens: a generation_only request needs the one that ctx sampled for each of the %d choices",
+			len(d.FirstGenTokens), n)
+	}
+	if wants && len(d.FirstGenLogProbs) != n {
+		return openai.Invalid(at+"first_gen_log_probs", "first_gen_log_probs has %d positions: a request with logprobs needs that of the first token of each of the %d choices",
+			len(d.FirstGenLogProbs), n)
 	}
 	opaque, err := opaqueOf(d)
 	if err != nil {
 		return err
 	}
-	first := request.Token{ID: d.FirstGenTokens[0]}
-	if first.ID < 0 || int(first.ID) >= j.info.Vocab {
-		return openai.Invalid(at+"first_gen_tokens", "token id %d is outside the vocabulary of %d", first.ID, j.info.Vocab)
+	if r.FirstTokens, err = j.tokensOf(at+"first_gen_tokens", d.FirstGenTokens); err != nil {
+		return err
 	}
-	if n := j.wire.Logprobs; n >= 0 {
-		if len(d.FirstGenLogProbs) != 1 {
-			return openai.Invalid(at+"first_gen_log_probs", "first_gen_log_probs has %d positions: a request with logprobs needs the one of the first token", len(d.FirstGenLogProbs))
+	for i := range r.FirstTokens {
+		if !wants {
+			break
 		}
-		if err := firstLogprob(&first, d.FirstGenLogProbs[0], n); err != nil {
+		if err := firstLogprob(&r.FirstTokens[i], d.FirstGenLogProbs[i], max(j.wire.Logprobs, 0)); err != nil {
 			return err
 		}
 	}
-	j.opaque, r.FirstTokens, r.FirstEmitted = opaque, []request.Token{first}, d.FirstTokenEmitted
+	j.opaque, r.FirstEmitted = opaque, d.FirstTokenEmitted
 	return nil
 }
 
@@ -208,22 +215,63 @@ func (j *job) meet() (err error) {
 	return err
 }
 
-// goOn fills in the tokens that another worker decoded before its stream broke. The client has them, so decoding goes on
-// after them and only what follows is sent.
-func (j *job) goOn(r *request.Request) error {
-	const at = "disaggregated_params."
-	d := j.wire.Disagg
-	if !j.wire.Stream || !d.FirstTokenEmitted {
-		return openai.Invalid(at+"first_gen_tokens", "first_gen_tokens without a request_type goes on with a broken stream: set stream and first_token_emitted")
-	}
-	for i, id := range d.FirstGenTokens {
+// tokensOf makes tokens of ids that another worker sampled.
+func (j *job) tokensOf(param string, ids []int32) ([]request.Token, error) {
+	out := make([]request.Token, len(ids))
+	for i, id := range ids {
 		if id < 0 || int(id) >= j.info.Vocab {
-			return openai.Invalid(at+"first_gen_tokens", "token id %d at index %d is outside the vocabulary of %d", id, i, j.info.Vocab)
+			return nil, openai.Invalid(param, "token id %d at index %d is outside the vocabulary of %d", id, i, j.info.Vocab)
 		}
-		r.FirstTokens = append(r.FirstTokens, request.Token{ID: id})
+		out[i].ID = id
+	}
+	return out, nil
+}
+
+// goOn fills in the tokens that another worker decoded before its stream broke. The client has them, so decoding goes on
+// after them and only what follows is sent. Each of several choices becomes a request of its own, which find the prompt's
+// blocks in the index: they have got differently far.
+func (j *job) goOn(r *request.Request) (err error) {
+	const at = "disaggregated_params."
+	d, n := j.wire.Disagg, r.Answers()
+	if !j.wire.Stream || !d.FirstTokenEmitted {
+		return openai.Invalid(at+"first_gen_tokens", "first_gen_tokens or choice_tokens without a request_type go on with a broken stream: set stream and first_token_emitted")
 	}
 	r.FirstEmitted = true
+	if n == 1 && d.ChoiceTokens == nil {
+		r.FirstTokens, err = j.tokensOf(at+"first_gen_tokens", d.FirstGenTokens)
+		return err
+	}
+	if len(d.ChoiceTokens) != n || len(d.FirstGenTokens) > 0 {
+		return openai.Invalid(at+"choice_tokens", "choice_tokens has %d lists and first_gen_tokens %d tokens: a stream of %d choices goes on with one list for each",
+			len(d.ChoiceTokens), len(d.FirstGenTokens), n)
+	}
+	for i, ids := range d.ChoiceTokens {
+		q := *r
+		q.Choices, q.Sampling.Stream = 1, uint32(i)
+		if q.FirstTokens, err = j.tokensOf(at+"choice_tokens", ids); err != nil {
+			return err
+		}
+		if i > 0 {
+			q.ID = j.Engine.NewID()
+		}
+		j.show(&q)
+		j.parts = append(j.parts, &q)
+	}
 	return nil
+}
+
+// shown returns the tokens that the client has of a choice already.
+func (j *job) shown(choice int) []request.Token {
+	switch r := j.req; {
+	case !r.FirstEmitted:
+		return nil
+	case j.parts != nil:
+		return j.parts[choice].FirstTokens
+	case r.Answers() > 1:
+		return r.FirstTokens[choice : choice+1]
+	default:
+		return r.FirstTokens
+	}
 }
 
 // show sets how the request's tokens become text: as a rule, for a rank in
@@ -234,9 +282,15 @@ func (j *job) show(r *request.Request) {
 		hidden = append(hidden, j.EOS...)
 	}
 	r.Shown = &request.Shown{Stop: j.wire.Stop, IncludeStop: j.wire.IncludeStop, Hidden: hidden}
-	r.Text = tokenizer.NewMatcher(j.Tokenizer.NewStream(r.Prompt, true), tokenizer.MatchOptions{
-		Stop: r.Shown.Stop, IncludeStop: r.Shown.IncludeStop, Hidden: r.Shown.Hidden, MinTokens: r.Sampling.MinTokens,
-	})
+	text := func() request.Text {
+		return tokenizer.NewMatcher(j.Tokenizer.NewStream(r.Prompt, true), tokenizer.MatchOptions{
+			Stop: r.Shown.Stop, IncludeStop: r.Shown.IncludeStop, Hidden: r.Shown.Hidden, MinTokens: r.Sampling.MinTokens,
+		})
+	}
+	r.Text = text()
+	for range r.Answers() - 1 {
+		r.ForkTexts = append(r.ForkTexts, text())
+	}
 }
 
 // checkModel refuses a name that is not served; no name means the only model.

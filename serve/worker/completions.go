@@ -23,7 +23,7 @@ func (s *Server) completions(e openai.Endpoint) http.HandlerFunc {
 			return
 		}
 		x.job, x.ob.Kind, x.ob.Stream = j, kindName(j.req.Kind), j.wire.Stream
-		stream, err := j.Engine.Submit(r.Context(), j.req, j.opaque)
+		stream, err := j.submit(r.Context())
 		if err != nil {
 			x.fail(err)
 			return
@@ -89,7 +89,7 @@ type exchange struct {
 	r     *http.Request
 	job   *job
 	start time.Time
-	last  time.Time // of the last output with tokens
+	last  []time.Time // of each choice's last output with tokens, zero before it
 	link  trace.Link
 	turns turns
 	// cached is the worker's own count; ob has what the client is told.
@@ -124,12 +124,16 @@ func (x *exchange) tick(o *runner.Output) {
 		return
 	}
 	now := x.s.cfg.Now()
-	if x.last.IsZero() {
+	if x.last == nil {
 		x.s.cfg.Observer.FirstToken(now.Sub(x.start))
-	} else {
-		x.s.cfg.Observer.Gap(now.Sub(x.last), len(o.Tokens))
+		x.last = make([]time.Time, x.job.req.Answers())
 	}
-	x.last = now
+	if last := &x.last[o.Choice]; last.IsZero() {
+		*last = now
+	} else {
+		x.s.cfg.Observer.Gap(now.Sub(*last), len(o.Tokens))
+		*last = now
+	}
 }
 
 // next waits for an output and turns an unhappy end into an error.
@@ -159,7 +163,7 @@ func (j *job) usage(u request.Usage) openai.Usage {
 	if prompt == 0 {
 		prompt = len(j.req.Prompt)
 	}
-	if d := j.wire.Disagg; d != nil && d.CtxUsage != nil && len(j.req.FirstTokens) > 0 {
+	if d := j.wire.Disagg; d != nil && d.CtxUsage != nil && (len(j.req.FirstTokens) > 0 || j.parts != nil) {
 		prompt, cached = d.CtxUsage.PromptTokens, d.CtxUsage.Cached()
 	}
 	return openai.NewUsage(prompt, u.CompletionTokens, cached)

@@ -36,7 +36,7 @@ func TestBadInput(t *testing.T) {
 		{"max_tokens 0", "text", `{"prompt":"x","max_tokens":0}`, 400, "max_tokens", "invalid_request", "at least 1"},
 		{"max_tokens negative", "text", `{"prompt":"x","max_tokens":-1}`, 400, "max_tokens", "invalid_request", "at least 1"},
 		{"temperature", "text", `{"prompt":"x","temperature":3}`, 400, "temperature", "invalid_request", "between 0 and 2"},
-		{"n", "text", `{"prompt":"x","n":2}`, 400, "n", "not_supported", "only 1"},
+		{"n", "text", `{"prompt":"x","n":129}`, 400, "n", "invalid_request", "at most 128"},
 		{"huge body", "text", `{"prompt":"` + strings.Repeat("x", 50<<20) + `"}`, 413, "", "request_too_large", "limit of 1048576 bytes"},
 		{"invalid utf8", "text", "{\"prompt\":\"\xc3\x28\"}", 400, "", "invalid_request", "UTF-8"},
 		{"bias key", "text", `{"prompt":"x","logit_bias":{"a":1}}`, 400, "logit_bias", "invalid_request", "token ids"},

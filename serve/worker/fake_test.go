@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -115,7 +116,7 @@ func (e *fakeEngine) Submit(_ context.Context, r *request.Request, opaque []byte
 	defer e.mu.Unlock()
 	e.reqs = append(e.reqs, r)
 	e.opaques = append(e.opaques, opaque)
-	return &fakeStream{e: e, r: r}, nil
+	return &fakeStream{e: e, r: r, at: make([]int, r.Answers()), done: make([]bool, r.Answers()), choice: r.Answers() - 1}, nil
 }
 
 func (e *fakeEngine) last(t *testing.T) *request.Request {
@@ -137,8 +138,31 @@ func (e *fakeEngine) count() (reqs, canceled int) {
 type fakeStream struct {
 	e     *fakeEngine
 	r     *request.Request
-	n     int // tokens so far
 	ended bool
+
+	choice int // the choices take turns
+	n      int // tokens of it so far
+	at     []int
+	done   []bool
+}
+
+// turn goes on to the next choice that has not ended.
+func (s *fakeStream) turn() {
+	s.at[s.choice] = s.n
+	for range s.at {
+		if s.choice = (s.choice + 1) % len(s.at); !s.done[s.choice] {
+			break
+		}
+	}
+	s.n = s.at[s.choice]
+}
+
+// firstTokens are those of the choice.
+func (s *fakeStream) firstTokens() []request.Token {
+	if len(s.at) > 1 && len(s.r.FirstTokens) > 0 {
+		return s.r.FirstTokens[s.choice : s.choice+1]
+	}
+	return s.r.FirstTokens
 }
 
 func (s *fakeStream) Cancel() {
@@ -159,12 +183,13 @@ func (s *fakeStream) Route() (runner.Route, bool) {
 
 func (s *fakeStream) token() request.Token {
 	id := int32(eosID)
-	if s.n < len(s.e.say) {
-		id = int32(s.e.say[s.n])
+	say := s.e.say[min(s.choice+int(s.r.Sampling.Stream), len(s.e.say)):] // another text in each choice
+	if s.n < len(say) {
+		id = int32(say[s.n])
 	}
 	t := request.Token{ID: id}
 	if n := s.r.Sampling.Logprobs; n >= 0 {
-		t.Logprob, t.Rank = -0.5-float64(s.n), 1
+		t.Logprob, t.Rank = -0.5-float64(s.n), 1 // shorter answers have a higher mean
 		for k := range n {
 			alt := request.TopLogprob{ID: id, Logprob: t.Logprob}
 			if k > 0 {
@@ -186,6 +211,7 @@ func (s *fakeStream) Next(ctx context.Context) (runner.Output, error) {
 				return runner.Output{}, context.Cause(ctx)
 			}
 		}
+		s.turn()
 		if s.e.brokenAt > 0 && s.n >= s.e.brokenAt {
 			panic("broken on purpose")
 		}
@@ -196,11 +222,12 @@ func (s *fakeStream) Next(ctx context.Context) (runner.Output, error) {
 			s.step(&o)
 		}
 		if o.Finish != request.Running {
+			s.done[s.choice] = true
 			s.e.mu.Lock()
-			s.ended = true
+			s.ended = !slices.Contains(s.done, false)
 			s.e.mu.Unlock()
 		}
-		if s.n <= len(s.r.FirstTokens) && s.r.FirstEmitted && o.Finish == request.Running {
+		if s.n <= len(s.firstTokens()) && s.r.FirstEmitted && o.Finish == request.Running {
 			continue // the client has it
 		}
 		return o, nil
@@ -209,28 +236,34 @@ func (s *fakeStream) Next(ctx context.Context) (runner.Output, error) {
 
 func (s *fakeStream) step(o *runner.Output) {
 	r := s.r
-	t := s.token()
-	if s.n < len(r.FirstTokens) {
-		t = r.FirstTokens[s.n]
+	t, first := s.token(), s.firstTokens()
+	if s.n < len(first) {
+		t = first[s.n]
 	}
-	o.Request, o.First, o.Tokens = r, s.n, []request.Token{t}
+	o.Request, o.Choice, o.First, o.Tokens = r, s.choice, s.n, []request.Token{t}
+	out := r.Text
+	if s.choice > 0 {
+		out = r.ForkTexts[s.choice-1]
+	}
 	s.n++
 	o.Usage = request.Usage{PromptTokens: len(r.Prompt), CompletionTokens: s.n, CachedTokens: cmp.Or(s.e.cached, 2)}
-	text, stopped := r.Text.Push(t.ID)
+	text, stopped := out.Push(t.ID)
 	o.Text = text
 	switch {
 	case t.ID == eosID && !r.Sampling.IgnoreEOS:
-		o.Text += r.Text.Flush()
+		o.Text += out.Flush()
 		o.Finish = request.FinishStop
 	case stopped:
 		o.Finish = request.FinishStop
 	case s.n >= r.MaxTokens:
-		o.Text += r.Text.Flush()
+		o.Text += out.Flush()
 		o.Finish = request.FinishLength
 	case r.Kind == request.ContextOnly:
 		o.Finish = request.FinishNotFinished
-		o.Handle = &transfer.Handle{Rank: 0, Endpoint: "tcp://127.0.0.1:9"}
-		o.Opaque = []byte("opaque")
+		if s.choice == 0 {
+			o.Handle = &transfer.Handle{Rank: 0, Endpoint: "tcp://127.0.0.1:9"}
+			o.Opaque = []byte("opaque")
+		}
 	}
 }
 

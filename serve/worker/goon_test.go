@@ -31,7 +31,7 @@ func readReply(t *testing.T, stream string, events int) (r streamedReply) {
 			return r
 		}
 		data, ok := openai.EventData(ev)
-		switch list, isIDs := openai.IDsComment(ev); {
+		switch _, list, isIDs := openai.IDsComment(ev); {
 		case isIDs:
 			waiting = append(waiting, list...)
 			continue

@@ -105,7 +105,7 @@ func (s *Server) serverInfo(w http.ResponseWriter, _ *http.Request) {
 		},
 		MaxBatchSize: i.MaxBatch, MaxNumTokens: i.MaxNumTokens, MaxSeqLen: i.MaxSeqLen, ADPSize: adpSize(i),
 		ADPConversation: i.Conversations, ADPRouter: i.Router, Ranks: s.cfg.Ranks, Remote: s.cfg.Remote,
-		Resume: i.Role != executor.Ctx, LoRAs: []discovery.LoRA{}, Bodies: []string{"json"}, AdminAddr: s.cfg.AdminAddr,
+		Fork: true, Resume: i.Role != executor.Ctx, LoRAs: []discovery.LoRA{}, Bodies: []string{"json"}, AdminAddr: s.cfg.AdminAddr,
 		TransferEndpoint: i.TransferEndpoint, Disagg: json.RawMessage("{}"),
 	}
 	_, logs := cacheTellerOf(b)

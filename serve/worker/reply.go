@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"net/http"
+	"slices"
 
 	"tandem/engine/request"
 	"tandem/engine/runner"
@@ -12,7 +13,7 @@ import (
 	"tandem/serve/trace"
 )
 
-// answer gathers the outputs of a request that is not streamed.
+// answer gathers the outputs of one choice that is not streamed.
 type answer struct {
 	text   []byte
 	tokens []request.Token
@@ -21,85 +22,107 @@ type answer struct {
 
 // reply answers a request in one piece.
 func (x *exchange) reply(s Stream) {
-	var a answer
-	for a.last.Finish == request.Running {
+	all := make([]answer, x.job.req.Answers())
+	t := tally{open: len(all)}
+	for done := false; !done; {
 		o, err := x.next(x.r.Context(), s)
 		if err != nil {
 			x.fail(err)
 			return
 		}
+		a := &all[o.Choice]
 		a.text = append(a.text, o.Text...)
 		a.tokens = append(a.tokens, o.Tokens...)
 		a.last = o
+		done = t.add(&o)
 	}
-	res, err := x.job.response(&a)
+	res, err := x.job.response(all, t.usage)
 	if err != nil {
 		x.fail(err)
 		return
 	}
-	x.finished(a.last.Finish, *res.Usage)
+	x.finished(t.finish, *res.Usage)
 	if t := x.timing(); t != "" {
 		x.w.Header().Set(trace.HeaderTiming, t)
 	}
 	writeJSON(x.w, res)
 }
 
-func (j *job) response(a *answer) (*openai.Response, error) {
-	usage := j.usage(a.last.Usage)
-	choice := openai.Choice{FinishReason: string(a.last.Finish)}
-	text := string(a.text)
-	if j.wire.Endpoint == openai.Chat {
-		choice.Message = &openai.Message{Role: "assistant", Content: text}
-	} else {
-		choice.Text = &text
-	}
-	if j.wire.Logprobs >= 0 {
-		lp := logprobs{job: j}
-		choice.Logprobs = lp.append(nil, a.tokens)
-	}
+func (j *job) response(all []answer, used request.Usage) (*openai.Response, error) {
+	usage := j.usage(used)
 	res := &openai.Response{
 		ID: j.id, Object: openai.ObjectOf(j.wire.Endpoint, false), Created: j.made, Model: j.info.Model, Usage: &usage,
 	}
+	goesOn := slices.ContainsFunc(all, func(a answer) bool { return a.last.Finish == request.FinishNotFinished })
+	shown := all
+	if !goesOn && len(all) > j.wire.N {
+		shown = best(all, j.wire.N)
+	}
+	for i := range shown {
+		res.Choices = append(res.Choices, j.choice(i, &shown[i]))
+	}
 	if j.wire.ReturnTokenIDs {
-		choice.TokenIDs = idsOf(a.tokens)
 		res.PromptTokenIDs = j.req.Prompt
 	}
 	if j.req.Kind == request.ContextOnly {
-		if err := j.contextReply(res, &choice, a); err != nil {
+		if err := j.contextReply(res, all, goesOn); err != nil {
 			return nil, err
 		}
 	}
-	res.Choices = []openai.Choice{choice}
 	return res, nil
 }
 
-// contextReply adds what the gen leg will need.
-func (j *job) contextReply(res *openai.Response, choice *openai.Choice, a *answer) error {
+// choice is the reply's choice number i.
+func (j *job) choice(i int, a *answer) openai.Choice {
+	c := openai.Choice{Index: i, FinishReason: string(a.last.Finish)}
+	text := string(a.text)
+	if j.wire.Endpoint == openai.Chat {
+		c.Message = &openai.Message{Role: "assistant", Content: text}
+	} else {
+		c.Text = &text
+	}
+	if j.wire.Logprobs >= 0 {
+		lp := logprobs{job: j}
+		c.Logprobs = lp.append(nil, a.tokens)
+	}
+	if j.wire.ReturnTokenIDs {
+		c.TokenIDs = idsOf(a.tokens)
+	}
+	if a.last.Finish == request.FinishNotFinished && len(a.text) > 0 {
+		c.FirstDelta = openai.AppendFirstDelta(nil, j.wire.Endpoint, text)
+	}
+	return c
+}
+
+// contextReply adds what the gen leg will need, if a choice goes on.
+func (j *job) contextReply(res *openai.Response, all []answer, goesOn bool) error {
 	d := j.wire.Disagg
 	id := *d.DisaggRequestID
 	out := &openai.DisaggParams{
-		RequestType: openai.ContextOnly, ScheduleStyle: d.ScheduleStyle,
-		DisaggRequestID: &id, CtxRequestID: &id, FirstGenTokens: idsOf(a.tokens),
+		RequestType: openai.ContextOnly, ScheduleStyle: d.ScheduleStyle, DisaggRequestID: &id, CtxRequestID: &id,
 	}
-	if j.wire.Logprobs >= 0 {
+	if j.wire.WantsLogprobs() {
 		out.FirstGenLogProbs = [][]openai.TokenLog{}
-		for _, t := range a.tokens {
-			out.FirstGenLogProbs = append(out.FirstGenLogProbs, tokenLogs(t))
+	}
+	for i := range all {
+		out.FirstGenTokens = append(out.FirstGenTokens, idsOf(all[i].tokens)...)
+		for _, t := range all[i].tokens {
+			if j.wire.WantsLogprobs() {
+				out.FirstGenLogProbs = append(out.FirstGenLogProbs, tokenLogs(t))
+			}
 		}
 	}
-	if a.last.Finish == request.FinishNotFinished {
-		h := a.last.Handle
-		if h == nil || len(a.last.Opaque) == 0 || len(a.tokens) != 1 {
-			return request.Errorf(request.Internal, "the engine left the hand-over incomplete (%d tokens)", len(a.tokens))
+	if goesOn {
+		first := &all[0].last
+		h := first.Handle
+		if h == nil || len(first.Opaque) == 0 || len(out.FirstGenTokens) != len(all) {
+			return request.Errorf(request.Internal, "the engine left the hand-over incomplete (%d tokens)", len(out.FirstGenTokens))
 		}
 		rank, endpoint := h.Rank, h.Endpoint
-		state := base64.StdEncoding.EncodeToString(a.last.Opaque)
+		state := base64.StdEncoding.EncodeToString(first.Opaque)
 		out.CtxDPRank, out.CtxInfoEndpoint, out.EncodedOpaqueState = &rank, &endpoint, &state
-		if len(a.text) > 0 {
-			choice.FirstDelta = openai.AppendFirstDelta(nil, j.wire.Endpoint, string(a.text))
-		}
 	}
-	choice.Disagg = out
+	res.Choices[0].Disagg = out
 	res.PromptTokenIDs = j.req.Prompt
 	if d.ReturnPromptIDsB64 {
 		res.PromptTokenIDs, res.PromptTokenIDsB64 = nil, openai.EncodeIDs(j.req.Prompt)

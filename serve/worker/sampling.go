@@ -21,7 +21,9 @@ func (j *job) sampling() (request.Sampling, error) {
 	if q.Seed != nil {
 		s.Seed, s.Seeded = *q.Seed, true
 	}
-	s.Logprobs = q.Logprobs
+	if s.Logprobs = q.Logprobs; q.WantsLogprobs() {
+		s.Logprobs = max(s.Logprobs, 0)
+	}
 	s.StopTokenIDs, s.EOS = q.StopTokenIDs, j.EOS
 	s.MinTokens, s.IgnoreEOS = q.MinTokens, q.IgnoreEOS
 	for _, b := range q.LogitBias {

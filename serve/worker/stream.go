@@ -15,9 +15,10 @@ type streamer struct {
 	x      *exchange
 	events *openai.EventWriter
 	chunks *openai.Chunks
-	lp     logprobs
+	lp     []logprobs // by choice
 	buf    []byte
-	count  int // completion tokens so far
+	count  int // completion tokens so far, of all choices
+	tally  tally
 }
 
 // stream answers a request event by event. Headers go out at once: the engine
@@ -27,7 +28,8 @@ func (x *exchange) stream(s Stream) {
 	st := &streamer{
 		x: x, events: openai.NewEventWriter(x.w, x.s.cfg.WriteTimeout),
 		chunks: openai.NewChunks(j.wire.Endpoint, j.id, j.info.Model, j.made),
-		lp:     logprobs{job: j},
+		lp:     make([]logprobs, j.req.Answers()),
+		tally:  tally{open: j.req.Answers()},
 	}
 	if err := st.begin(); err != nil {
 		x.gone(err)
@@ -43,9 +45,10 @@ func (x *exchange) stream(s Stream) {
 			x.gone(err)
 			return
 		}
-		if o.Finish != request.Running {
-			x.finished(o.Finish, j.usage(o.Usage))
-			if err := st.end(&o); err != nil {
+		if st.tally.add(&o) {
+			usage := j.usage(st.tally.usage)
+			x.finished(st.tally.finish, usage)
+			if err := st.end(usage); err != nil {
 				x.gone(err)
 			}
 			return
@@ -59,33 +62,39 @@ func (x *exchange) gone(err error) {
 	x.s.log.Debug("the client went away", "request_id", x.r.Header.Get(openai.HeaderRequestID), "error", err)
 }
 
-// begin sends headers and, unless the client has the first token already, the role.
+// begin sends headers and, unless the client has the first token already, the role of each choice.
 func (st *streamer) begin() error {
-	r := st.x.job.req
-	if r.FirstEmitted {
-		st.count = len(r.FirstTokens)
-		for _, t := range r.FirstTokens {
-			st.lp.skip(t.ID)
+	j := st.x.job
+	for i := range st.lp {
+		st.lp[i].job = j
+		shown := j.shown(i)
+		st.count += len(shown)
+		for _, t := range shown {
+			st.lp[i].skip(t.ID)
 		}
-		return st.events.Start()
 	}
-	if st.x.job.wire.Endpoint == openai.Chat {
-		return st.events.Data(st.chunks.AppendRole(nil))
+	if err := st.events.Start(); err != nil || j.req.FirstEmitted || j.wire.Endpoint != openai.Chat {
+		return err
 	}
-	return st.events.Start()
+	for i := range st.lp {
+		if err := st.events.Data(st.chunks.AppendRole(nil, i)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // output writes what one output has to show, if anything.
 func (st *streamer) output(o *runner.Output) error {
 	j := st.x.job
 	st.count += len(o.Tokens)
-	d := openai.Delta{Text: o.Text}
+	d := openai.Delta{Choice: o.Choice, Text: o.Text}
 	show := o.Text != "" || o.Finish != request.Running
 	if o.Finish != request.Running {
 		d.Finish = string(o.Finish)
 	}
 	if j.wire.Logprobs >= 0 && len(o.Tokens) > 0 {
-		d.Logprobs, show = st.lp.append(nil, o.Tokens), true
+		d.Logprobs, show = st.lp[o.Choice].append(nil, o.Tokens), true
 	}
 	if j.wire.ReturnTokenIDs && len(o.Tokens) > 0 {
 		d.TokenIDs, show = idsOf(o.Tokens), true
@@ -96,7 +105,7 @@ func (st *streamer) output(o *runner.Output) error {
 	}
 	st.buf = st.buf[:0]
 	if j.in.returnTokenIDs && len(o.Tokens) > 0 {
-		st.buf = openai.AppendIDsComment(st.buf, idsOf(o.Tokens))
+		st.buf = openai.AppendIDsComment(st.buf, o.Choice, idsOf(o.Tokens))
 	}
 	if show {
 		st.buf = append(st.buf, "data: "...)
@@ -110,10 +119,9 @@ func (st *streamer) output(o *runner.Output) error {
 }
 
 // end writes the usage chunk when asked for, and [DONE].
-func (st *streamer) end(o *runner.Output) error {
-	j := st.x.job
-	if j.wire.IncludeUsage {
-		if err := st.events.Data(st.chunks.AppendUsage(nil, j.usage(o.Usage))); err != nil {
+func (st *streamer) end(usage openai.Usage) error {
+	if st.x.job.wire.IncludeUsage {
+		if err := st.events.Data(st.chunks.AppendUsage(nil, usage)); err != nil {
 			return err
 		}
 	}
