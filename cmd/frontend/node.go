@@ -89,6 +89,13 @@ func (n *node) build() error {
 		// A new process has an empty cache: nothing is lost by placing its conversations anew.
 		OnRestart: func(id string) { ctxRouter.Forget(id); genRouter.Forget(id) },
 		OnGone:    func(id string) { ctxRouter.Forget(id); genRouter.Forget(id) },
+		OnReport: func(id string, requests int) {
+			for _, r := range []router.Router{ctxRouter, genRouter} {
+				if to, ok := r.(router.Reporter); ok {
+					to.Report(id, requests)
+				}
+			}
+		},
 	})
 	if err != nil {
 		return err

@@ -26,6 +26,7 @@ type Registry struct {
 	now       func() time.Time
 	onRestart func(id string)
 	onGone    func(id string)
+	onReport  func(id string, requests int)
 
 	mu      sync.Mutex
 	table   *table
@@ -42,12 +43,14 @@ type Options struct {
 	Now       func() time.Time
 	OnRestart func(id string) // called without locks when an address turned out to be a new process
 	OnGone    func(id string) // called without locks when an address that left the cluster is given up for good
+	// OnReport is called without locks after each good probe, with the requests that the worker says it has.
+	OnReport func(id string, requests int)
 }
 
 // New makes a registry of the configured addresses; Run starts probing.
 func New(cfg Config, opts Options) (*Registry, error) {
 	r := &Registry{
-		cfg: cfg, prober: opts.Prober, log: opts.Log, now: opts.Now, onRestart: opts.OnRestart, onGone: opts.OnGone,
+		cfg: cfg, prober: opts.Prober, log: opts.Log, now: opts.Now, onRestart: opts.OnRestart, onGone: opts.OnGone, onReport: opts.OnReport,
 		table: newTable(), changed: make(chan struct{}),
 	}
 	if r.prober == nil {
@@ -156,6 +159,9 @@ func (r *Registry) probe(ctx context.Context, e *entry) bool {
 	r.mu.Unlock()
 	if restarted && r.onRestart != nil {
 		r.onRestart(id)
+	}
+	if err == nil && r.onReport != nil {
+		r.onReport(id, health.RequestsActive)
 	}
 	switch {
 	case !before && after:

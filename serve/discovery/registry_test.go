@@ -123,6 +123,31 @@ func TestRegistryRestartCallback(t *testing.T) {
 	})
 }
 
+// The load that a worker tells is handed on with each good probe, and with no other.
+func TestRegistryReportsLoad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.set("http://c:1", report{err: errors.New("health is 503"), health: Health{RequestsActive: 9}})
+		reports := make(chan int, 8)
+		r, err := New(Config{Context: []string{"c:1"}, MinContext: 1}, Options{Prober: f, OnReport: func(id string, n int) { reports <- n }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); r.Run(ctx) }()
+		synctest.Wait()
+		rep := good(Context, "a")
+		rep.health.RequestsActive = 3
+		f.set("http://c:1", rep)
+		if n := <-reports; n != 3 {
+			t.Errorf("%d requests, want 3", n)
+		}
+		cancel()
+		<-done
+	})
+}
+
 func TestNewRejects(t *testing.T) {
 	if _, err := New(Config{Context: []string{"a:1", "A:1"}}, Options{Prober: newFake()}); err == nil || !strings.Contains(err.Error(), "twice") {
 		t.Errorf("duplicate: %v", err)

@@ -17,11 +17,12 @@ type Hybrid struct {
 	imbalance float64 // most open requests of an instance, as a multiple of the mean
 	affinity  float64 // what the conversation's home is worth, in whole prompts found
 	homes     *simplelru.LRU[string, string]
+	others    map[string]int64 // requests of an instance that are not from here, by its last report
 }
 
 // NewHybrid builds the router from a valid configuration.
 func NewHybrid(c Config) *Hybrid {
-	r := &Hybrid{KVAware: NewKVAware(c), imbalance: DefaultMaxImbalance, affinity: DefaultAffinityWeight}
+	r := &Hybrid{KVAware: NewKVAware(c), imbalance: DefaultMaxImbalance, affinity: DefaultAffinityWeight, others: map[string]int64{}}
 	if c.MaxImbalance != nil {
 		r.imbalance = *c.MaxImbalance
 	}
@@ -66,6 +67,21 @@ func (r *Hybrid) Select(req Request) (Selection, error) {
 	return r.take(in, why, ps.of(&in), b.matched), nil
 }
 
+// Report implements Reporter. What an instance has beyond the legs that are charged here comes from other frontends, or past
+// them; it counts as load until the next report.
+func (r *Hybrid) Report(instance string, requests int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if n := int64(requests) - r.load[instance]; n > 0 {
+		r.others[instance] = n
+		return
+	}
+	delete(r.others, instance)
+}
+
+// busy is the load of an instance, ours and that of others. The lock is held.
+func (r *Hybrid) busy(instance string) int64 { return r.load[instance] + r.others[instance] }
+
 // choice is the instance with the highest score.
 type choice struct {
 	at, matched int
@@ -77,7 +93,7 @@ type choice struct {
 func (r *Hybrid) best(list []discovery.Instance, ps *prompts, home string) (b choice) {
 	open, room := int64(0), 0.0
 	for i := range list {
-		open += r.load[list[i].ID]
+		open += r.busy(list[i].ID)
 		room += capacity(&list[i], r.batch)
 	}
 	var ties, found []int
@@ -85,7 +101,7 @@ func (r *Hybrid) best(list []discovery.Instance, ps *prompts, home string) (b ch
 	for i := range list {
 		in := &list[i]
 		size := capacity(in, r.batch)
-		full := float64(r.load[in.ID]+1) > math.Ceil(r.imbalance*float64(open+1)*size/room)
+		full := float64(r.busy(in.ID)+1) > math.Ceil(r.imbalance*float64(open+1)*size/room)
 		if in.ID == home {
 			b.homeUsable, b.homeFull = true, full
 		}
@@ -94,7 +110,7 @@ func (r *Hybrid) best(list []discovery.Instance, ps *prompts, home string) (b ch
 		}
 		p := ps.of(in)
 		n := r.blocks.matched(in, p)
-		score := float64(n)/float64(p.padded()) - float64(r.load[in.ID])/size
+		score := float64(n)/float64(p.padded()) - float64(r.busy(in.ID))/size
 		if in.ID == home {
 			score += r.affinity
 		}
@@ -139,6 +155,7 @@ func (r *Hybrid) Forget(instance string) {
 	r.KVAware.Forget(instance)
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	delete(r.others, instance)
 	for _, key := range r.homes.Keys() {
 		if at, ok := r.homes.Peek(key); ok && at == instance {
 			r.homes.Remove(key)

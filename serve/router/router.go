@@ -84,6 +84,12 @@ type Router interface {
 	Stats() Stats
 }
 
+// Reporter is a router that weighs what workers say of their load.
+type Reporter interface {
+	// Report takes the number of requests that an instance has.
+	Report(instance string, requests int)
+}
+
 // Stats counts a router's state and decisions.
 type Stats struct {
 	Open      int // reservations not released yet
