@@ -83,57 +83,57 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, e openai.Endpoint
 		s.obs.Happened(EventValidation)
 		return s.finish(ctx, p, out, err)
 	}
-	plan, err := s.admit(data, r.Header, e, p)
+	err = s.admit(data, r.Header, e, p)
 	who, _ := s.keys.find(r.Header) // guard has refused who has none
 	if err == nil {
-		err = plan.setTenant(who)
+		err = p.setTenant(who)
 	}
 	if err != nil {
 		s.obs.Happened(EventValidation)
 		return s.finish(ctx, p, out, err)
 	}
-	plan.link = p.link
 	if !s.enter() {
 		return s.finish(ctx, p, out, unavailable("the frontend is shutting down"))
 	}
 	defer s.leave()
-	leave, err := s.takePlace(ctx, plan, who)
+	leave, err := s.takePlace(ctx, p, who)
 	if err != nil {
-		return s.finish(ctx, plan, out, err)
+		return s.finish(ctx, p, out, err)
 	}
 	defer leave()
-	s.obs.RequestBegan(plan.Req.Stream)
-	return s.finish(ctx, plan, out, s.run(ctx, plan, out))
+	s.obs.RequestBegan(p.Req.Stream)
+	return s.finish(ctx, p, out, s.run(ctx, p, out))
 }
 
-// admit checks the request at the edge and builds its plan.
-func (s *Server) admit(data []byte, h http.Header, e openai.Endpoint, p *RoutePlan) (*RoutePlan, error) {
+// admit checks the request at the edge and completes its plan.
+func (s *Server) admit(data []byte, h http.Header, e openai.Endpoint, p *RoutePlan) error {
 	req, err := openai.DecodeRequest(e, data)
 	var oe *openai.Error
 	if errors.As(err, &oe) && strings.HasPrefix(oe.Param, "disaggregated_params") {
-		return nil, errInternalParams()
+		return errInternalParams()
 	}
 	if err != nil {
-		return nil, err // an *openai.Error for the client
+		return err // an *openai.Error for the client
 	}
 	if err := s.checkEdge(req); err != nil {
-		return nil, err
+		return err
 	}
 	params, _ := req.Body.Get("conversation_params")
 	nvext, _ := req.Body.Get("nvext")
 	who, err := s.cfg.Conversations.Resolve(conversation.Source{ConversationParams: params, NVExt: nvext, Header: h})
 	var fe *conversation.FieldError
 	if errors.As(err, &fe) {
-		return nil, openai.Invalid(fe.Param, "%s %s", fe.Param, fe.Message)
+		return openai.Invalid(fe.Param, "%s %s", fe.Param, fe.Message)
 	}
 	for range who.Rejected {
 		s.obs.Happened(EventIDRejected)
 	}
 	limit, err := s.patience(h)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return newPlan(req, p.RequestID, s.cfg.Conversations, who, p.Arrived, limit), nil
+	p.admitted(req, &s.cfg.Conversations, &who, limit)
+	return nil
 }
 
 // patience is how long the request may take: what the client says, but no longer than the configuration allows. A request

@@ -47,10 +47,10 @@ type RoutePlan struct {
 	text    string  // else the text that placement hashes
 }
 
-// newPlan resolves identities and content. The error is for the client.
-func newPlan(req *openai.Request, requestID string, rules conversation.Rules, who conversation.Resolved, now time.Time, limit time.Duration) *RoutePlan {
-	p := &RoutePlan{Req: req, RequestID: requestID, Arrived: now, Deadline: now.Add(limit)}
-	p.Ctx, p.Gen = rules.Views(who)
+// admitted completes the plan of a request that arrived with what was found out about it.
+func (p *RoutePlan) admitted(req *openai.Request, rules *conversation.Rules, who *conversation.Resolved, limit time.Duration) {
+	p.Req, p.Deadline = req, p.Arrived.Add(limit)
+	p.Ctx, p.Gen = rules.Views(*who)
 	switch {
 	case req.PromptIDs != nil:
 		p.tokens = req.PromptIDs
@@ -61,7 +61,6 @@ func newPlan(req *openai.Request, requestID string, rules conversation.Rules, wh
 	default:
 		p.text = req.Prompt.Text
 	}
-	return p
 }
 
 // chatText is what placement sees of a chat: "role:content" lines.

@@ -65,7 +65,7 @@ func (r *relay) run() *legError {
 			now := r.s.now()
 			event = fmt.Appendf(nil, ": %s: %s\n\n%s", trace.HeaderTiming, g.p.trip.serverTiming(g.p.Arrived, now), event)
 		}
-		if err := errors.Join(r.event(event, data), r.flush()); err != nil {
+		if err := r.event(event, data); err != nil {
 			return r.clientGone(err)
 		}
 		if finished {
@@ -126,7 +126,7 @@ func (r *relay) event(event, data []byte) error {
 		}
 		if roleOnly {
 			out.roles[choice] = true // it says nothing about the blocks yet, and another attempt would say the same
-			return out.hold(r.flushHeld(event))
+			return r.put(r.flushHeld(event))
 		}
 		out.relayed = true
 	}
@@ -138,11 +138,19 @@ func (r *relay) event(event, data []byte) error {
 	if bytes.Contains(data, []byte(`"usage"`)) {
 		event = r.withUsage(event, data)
 	}
-	if err := out.hold(event); err != nil {
+	if err := r.put(event); err != nil {
 		return err
 	}
 	out.have.sent(choice, data)
 	return nil
+}
+
+// put sends an event, or keeps it if another has arrived already: that goes out with it, in one write.
+func (r *relay) put(event []byte) error {
+	if r.events.More() {
+		return r.g.out.hold(event)
+	}
+	return r.g.out.raw(event)
 }
 
 // flush sends what waits unless more has arrived: that goes out with it, in one write.
@@ -198,8 +206,21 @@ func replaceData(event, data []byte) []byte {
 	return out
 }
 
+// openings are the usual forms of a chat's opening delta. Inside a string their quotes would be escaped.
+var openings = [][]byte{[]byte(`"delta":{"role":"assistant"}`), []byte(`"delta":{"role":"assistant","content":""}`)}
+
 // isRoleOnly recognises a chat stream's opening event, which says only who speaks.
 func isRoleOnly(data []byte) bool {
+	if !bytes.Contains(data, []byte(`"role"`)) {
+		return false
+	}
+	if bytes.Count(data, []byte(`"delta"`)) == 1 && bytes.Count(data, []byte(`"finish_reason"`)) == 1 && bytes.Contains(data, []byte(`"finish_reason":null`)) {
+		for _, form := range openings {
+			if bytes.Contains(data, form) {
+				return true
+			}
+		}
+	}
 	var chunk struct {
 		Choices []struct {
 			Delta        map[string]json.RawMessage `json:"delta"`

@@ -124,6 +124,23 @@ func (c *Client) connect(ctx context.Context, to *target) (*conn, error) {
 		}
 		cn.close()
 	}
+	// Opening a connection needs more stack than all else that a call does. On another stack that memory is free again
+	// at once; on this one it would stay as long as the call.
+	type opened struct {
+		cn  *conn
+		err error
+	}
+	done := make(chan opened, 1)
+	go func() {
+		cn, err := c.open(ctx, to)
+		done <- opened{cn, err}
+	}()
+	o := <-done
+	return o.cn, o.err
+}
+
+// open makes a new connection.
+func (c *Client) open(ctx context.Context, to *target) (*conn, error) {
 	dial := c.Dial
 	if dial == nil {
 		dial = new(net.Dialer).DialContext

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 )
 
@@ -21,7 +22,7 @@ type EventWriter struct {
 	rc      *http.ResponseController
 	timeout time.Duration // per event, 0 = none
 	buf     []byte
-	held    []byte // events that wait for the next one
+	held    *[]byte // events that wait for the next one, nil = none
 	started bool
 }
 
@@ -36,7 +37,7 @@ func (e *EventWriter) Start() error {
 		return nil
 	}
 	e.begin()
-	return e.flush()
+	return apart(e.flush)
 }
 
 // begin writes status line and headers, which go out with the next flush.
@@ -72,19 +73,25 @@ func (e *EventWriter) Comment(text string) error {
 // maxHeld bounds what Hold keeps.
 const maxHeld = 16 << 10
 
+// heldBuffers are the ones of streams that hold something just now, which few do.
+var heldBuffers = sync.Pool{New: func() any { return new(make([]byte, 0, 2<<10)) }}
+
 // Hold keeps whole events for the next Flush or event, so that several leave in
 // one write to the connection. Too many are written at once.
 func (e *EventWriter) Hold(events []byte) error {
-	if len(e.held)+len(events) > maxHeld {
+	if e.held == nil {
+		e.held = heldBuffers.Get().(*[]byte)
+	}
+	if len(*e.held)+len(events) > maxHeld {
 		return e.Raw(events)
 	}
-	e.held = append(e.held, events...)
+	*e.held = append(*e.held, events...)
 	return nil
 }
 
 // Flush writes what Hold kept.
 func (e *EventWriter) Flush() error {
-	if len(e.held) == 0 {
+	if e.held == nil {
 		return nil
 	}
 	return e.Raw(nil)
@@ -92,19 +99,36 @@ func (e *EventWriter) Flush() error {
 
 // Raw writes whole events as they are, after those of Hold.
 func (e *EventWriter) Raw(events []byte) error {
-	if len(e.held) > 0 {
-		events = append(e.held, events...)
-		e.held = events[:0]
+	if held := e.held; held != nil {
+		*held = append(*held, events...)
+		events, e.held = *held, nil
+		defer func() {
+			*held = (*held)[:0]
+			heldBuffers.Put(held)
+		}()
 	}
-	if e.started {
-		e.deadline()
-	} else {
+	if !e.started {
 		e.begin()
+		return apart(func() error { return e.put(events) })
 	}
+	e.deadline()
+	return e.put(events)
+}
+
+// put writes and flushes.
+func (e *EventWriter) put(events []byte) error {
 	if _, err := e.w.Write(events); err != nil {
 		return fmt.Errorf("write event: %w", err)
 	}
 	return e.flush()
+}
+
+// apart calls f on another stack. To write a response's head net/http needs so
+// much of a stack that it would double, and stay so as long as the stream.
+func apart(f func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	return <-done
 }
 
 // Error writes the error as an event. The caller ends the response without Done.
