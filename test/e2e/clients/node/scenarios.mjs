@@ -1,4 +1,4 @@
-// Ten scenarios of the openai package against a Tandem frontend.
+// Scenarios of the openai package against a Tandem frontend.
 //
 // usage: node scenarios.mjs BASE_URL MODEL
 //
@@ -104,7 +104,7 @@ async function errorObjects() {
   await refused(OpenAI.BadRequestError, 400, 'messages', { messages: [] });
   await refused(OpenAI.BadRequestError, 400, 'temperature', { temperature: 9 });
   await refused(OpenAI.BadRequestError, 400, 'max_tokens', { max_tokens: 0 });
-  await refused(OpenAI.BadRequestError, 400, 'n', { n: 2 });
+  await refused(OpenAI.BadRequestError, 400, 'n', { n: 129 });
   await refused(OpenAI.NotFoundError, 404, 'model', { model: 'no-such-model' });
 }
 
@@ -141,8 +141,21 @@ async function modelsList() {
   await assert.rejects(client.models.retrieve('no-such-model'), OpenAI.NotFoundError);
 }
 
+async function choices() {
+  const more = { messages: [{ role: 'user', content: 'Tell me a tale.' }], temperature: 1.2, seed: 7, max_tokens: 12, n: 3 };
+  const whole = await ask(more);
+  const texts = whole.choices.map((c) => c.message.content);
+  assert.deepEqual(whole.choices.map((c) => c.index), [0, 1, 2]);
+  assert.equal(new Set(texts).size, 3);
+  const streamed = ['', '', ''];
+  for (const chunk of await collect(await ask({ ...more, stream: true }))) {
+    for (const c of chunk.choices) streamed[c.index] += c.delta.content ?? '';
+  }
+  assert.deepEqual(streamed, texts);
+}
+
 let failed = 0;
-for (const scenario of [chat, stream, usageInLastChunk, stop, seed, logprobs, errorObjects, abortInMidStream, multiTurn, modelsList]) {
+for (const scenario of [choices, chat, stream, usageInLastChunk, stop, seed, logprobs, errorObjects, abortInMidStream, multiTurn, modelsList]) {
   try {
     await scenario();
     console.log('ok  ', scenario.name);

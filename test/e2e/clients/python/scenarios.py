@@ -1,4 +1,4 @@
-"""Ten scenarios of the openai package against a Tandem frontend.
+"""Scenarios of the openai package against a Tandem frontend.
 
 usage: scenarios.py BASE_URL MODEL
 
@@ -93,7 +93,7 @@ def error_objects(client, model):
     refused(openai.BadRequestError, 400, "messages", messages=[])
     refused(openai.BadRequestError, 400, "temperature", temperature=9)
     refused(openai.BadRequestError, 400, "max_tokens", max_tokens=0)
-    refused(openai.BadRequestError, 400, "n", n=2)
+    refused(openai.BadRequestError, 400, "n", n=129)
     refused(openai.NotFoundError, 404, "model", model="no-such-model")
 
 
@@ -135,7 +135,38 @@ def models_list(client, model):
     raise AssertionError("an unknown model was found")
 
 
-SCENARIOS = [chat, stream, usage_in_last_chunk, stop, seed, logprobs, error_objects, abort_in_mid_stream, multi_turn, models_list]
+def choices(client, model):
+    def ask(**more):
+        return client.chat.completions.create(**{
+            "model": model, "messages": [{"role": "user", "content": "Tell me a tale."}],
+            "temperature": 1.2, "seed": 7, "max_tokens": 12, "n": 3, **more})
+
+    whole = ask(logprobs=True)
+    texts = [c.message.content for c in whole.choices]
+    assert [c.index for c in whole.choices] == [0, 1, 2] and len(set(texts)) == 3, whole
+    assert sum(len(c.logprobs.content) for c in whole.choices) == whole.usage.completion_tokens, whole
+    one = ask(n=1)
+    assert one.choices[0].message.content == texts[0] and one.usage.prompt_tokens == whole.usage.prompt_tokens, (one, whole)
+    streamed, ends, roles, order = ["", "", ""], {}, [], []
+    for chunk in ask(stream=True, stream_options={"include_usage": True}):
+        for c in chunk.choices:
+            order.append(c.index)
+            streamed[c.index] += c.delta.content or ""
+            if c.delta.role:
+                roles.append(c.index)
+            if c.finish_reason:
+                ends[c.index] = c.finish_reason
+        usage = chunk.usage
+    assert streamed == texts and sorted(roles) == [0, 1, 2] and len(ends) == 3, (streamed, texts, roles, ends)
+    assert order != sorted(order), order
+    assert usage.completion_tokens == whole.usage.completion_tokens and usage.prompt_tokens == whole.usage.prompt_tokens, usage
+    greedy = ask(temperature=0)
+    assert len({c.message.content for c in greedy.choices}) == 1, greedy
+    best = client.completions.create(model=model, prompt="Once upon a time", temperature=1, seed=3, max_tokens=8, n=2, best_of=4)
+    assert len(best.choices) == 2 and best.usage.completion_tokens == 32, best
+
+
+SCENARIOS = [choices, chat, stream, usage_in_last_chunk, stop, seed, logprobs, error_objects, abort_in_mid_stream, multi_turn, models_list]
 
 
 def main():
