@@ -1,0 +1,8 @@
+package cases
+
+import "slices"
+
+// All returns the whole table.
+func All() []Case {
+	return slices.Concat(embedCases(), normCases(), actCases(), sumCases(), qkvCases(), decodeCases(), gemvCases())
+}
