@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 	"gorgonia.org/cu"
@@ -21,7 +22,7 @@ type Device struct {
 	info   Info
 	dev    cu.Device
 	ctx    cu.CUContext
-	thread int // id of the OS thread
+	thread atomic.Int64 // id of the OS thread
 
 	tasks chan task
 	stop  chan struct{}
@@ -38,6 +39,7 @@ type result struct {
 	err   error
 	panic any
 	stack []byte
+	exit  bool // fn ended its goroutine
 }
 
 // Open starts a thread for the device with that ordinal and makes its context. The error wraps
@@ -67,7 +69,7 @@ func Open(ordinal int) (*Device, error) {
 		ended: make(chan error, 1),
 	}
 	started := make(chan error)
-	go d.loop(started)
+	go d.loop(d.enter, started)
 	if err := <-started; err != nil {
 		return nil, err
 	}
@@ -91,6 +93,9 @@ func (d *Device) Do(fn func() error) error {
 		return fmt.Errorf("cuda device %d: %w", d.info.Ordinal, ErrClosed)
 	}
 	r := <-t.done
+	if r.exit {
+		runtime.Goexit() // as a test's FailNow does
+	}
 	if r.panic != nil {
 		panic(fmt.Sprintf("%v\n\non the thread of CUDA device %d:\n%s", r.panic, d.info.Ordinal, r.stack))
 	}
@@ -113,23 +118,30 @@ func (d *Device) Close() error {
 
 // onThread tells whether the caller is the goroutine of the device: no other one ever runs on its
 // thread.
-func (d *Device) onThread() bool { return unix.Gettid() == d.thread }
+func (d *Device) onThread() bool { return int64(unix.Gettid()) == d.thread.Load() }
 
 // loop is the device's goroutine. It never unlocks its thread, so the thread ends with it and takes
-// its current context along.
-func (d *Device) loop(started chan<- error) {
+// its current context along. When a task ends the goroutine another one takes its place.
+func (d *Device) loop(enter func() error, started chan<- error) {
 	runtime.LockOSThread()
-	d.thread = unix.Gettid()
-	if err := d.enter(); err != nil {
-		started <- err
+	d.thread.Store(int64(unix.Gettid()))
+	err := enter()
+	started <- err
+	if err != nil {
 		return
 	}
-	started <- nil
+	done := false
+	defer func() {
+		if !done {
+			go d.loop(d.current, make(chan error, 1))
+		}
+	}()
 	for {
 		select {
 		case t := <-d.tasks:
-			t.done <- call(t.fn)
+			call(t)
 		case <-d.stop:
+			done = true
 			d.ended <- d.leave()
 			return
 		}
@@ -144,10 +156,15 @@ func (d *Device) enter() error {
 	if d.ctx, err = d.dev.RetainPrimaryCtx(); err != nil {
 		return wrap(err, "make the context of device %d", d.info.Ordinal)
 	}
-	if err = cu.SetCurrentContext(d.ctx); err != nil {
-		return errors.Join(wrap(err, "enter the context of device %d", d.info.Ordinal), d.dev.ReleasePrimaryCtx())
+	if err = d.current(); err != nil {
+		return errors.Join(err, d.dev.ReleasePrimaryCtx())
 	}
 	return nil
+}
+
+// current makes the context that of the calling thread.
+func (d *Device) current() error {
+	return wrap(cu.SetCurrentContext(d.ctx), "enter the context of device %d", d.info.Ordinal)
 }
 
 func (d *Device) leave() error {
@@ -155,14 +172,16 @@ func (d *Device) leave() error {
 	return errors.Join(wait, wrap(d.dev.ReleasePrimaryCtx(), "release the context of device %d", d.info.Ordinal))
 }
 
-// call runs fn and catches its panic.
-func call(fn func() error) (r result) {
+// call runs a task and answers, whatever way it ends.
+func call(t task) {
+	r := result{exit: true}
 	defer func() {
 		if p := recover(); p != nil {
 			r = result{panic: p, stack: debug.Stack()}
 		}
+		t.done <- r
 	}()
-	return result{err: fn()}
+	r = result{err: t.fn()}
 }
 
 // Sync waits until the device did everything that was given to it.
