@@ -1,12 +1,12 @@
 package runner
 
 import (
-	"errors"
 	"fmt"
 
 	"tandem/engine/comm"
 	"tandem/engine/cpu"
 	"tandem/engine/cuda"
+	"tandem/engine/executor"
 	"tandem/engine/model"
 	"tandem/engine/tensor"
 	"tandem/engine/transfer"
@@ -33,7 +33,7 @@ type Backend interface {
 type backendConfig struct {
 	index, of int // the rank's place among those of this process
 	kv        tensor.KVShape
-	maxRows   int
+	core      executor.Config
 	link      *lateGroup // nil = no group
 }
 
@@ -43,8 +43,9 @@ type devices interface {
 	// packing names the order of bytes inside a KV block.
 	packing() string
 	// pool is the bytes that the KV pools of n ranks may take together when nobody
-	// says how many, 0 = unknown; most is what there is at all.
-	pool(n int) (share, most int64)
+	// says how many, 0 = unknown; most is what there is at all. file is the bytes of
+	// the weights that are still to come.
+	pool(n int, file int64) (share, most int64)
 	// weights is the bytes of the weights of all ranks.
 	weights() int
 	// close ends what the backends share, after them.
@@ -55,7 +56,9 @@ type devices interface {
 func openDevices(o *LoadOptions) (devices, error) {
 	switch o.Backend {
 	case "", "auto":
-		if err := cuda.Probe(); cuda.Built && err != nil {
+		if err := cuda.Probe(); err == nil {
+			return openCUDA(o)
+		} else if cuda.Built {
 			o.Logger.Info("running on the CPU", "reason", err)
 		}
 	case "cpu":
@@ -63,7 +66,7 @@ func openDevices(o *LoadOptions) (devices, error) {
 		if err := cuda.Probe(); err != nil {
 			return nil, fmt.Errorf("%w; use --backend auto or cpu", err)
 		}
-		return nil, errors.New("backend: cuda has no kernels in this build; use --backend auto or cpu")
+		return openCUDA(o)
 	default:
 		return nil, fmt.Errorf("backend: %q is unknown: auto, cpu or cuda", o.Backend)
 	}
@@ -85,7 +88,7 @@ func (d *cpuDevices) make(c backendConfig) (Backend, error) {
 		d.o.Logger.Warn("more ranks than cores: they take turns, and every step is as slow as the last of them", "ranks", c.of, "cores", cores)
 	}
 	b, err := cpu.New(cpu.Config{
-		Threads: d.threads(c.index, c.of), KV: c.kv, MaxRows: c.maxRows, ISA: d.o.ISA, Loaded: d.o.Loaded, Store: d.store, Group: group,
+		Threads: d.threads(c.index, c.of), KV: c.kv, MaxRows: c.core.MaxNumTokens, ISA: d.o.ISA, Loaded: d.o.Loaded, Store: d.store, Group: group,
 	})
 	if err != nil {
 		return nil, err // not a nil *cpu.Backend in the interface
@@ -95,7 +98,7 @@ func (d *cpuDevices) make(c backendConfig) (Backend, error) {
 
 func (d *cpuDevices) packing() string { return cpu.Packing }
 
-func (d *cpuDevices) pool(int) (share, most int64) {
+func (d *cpuDevices) pool(int, int64) (share, most int64) {
 	return int64(float64(availableMemory()) * memoryShare), totalMemory()
 }
 

@@ -33,6 +33,8 @@ type LoadOptions struct {
 	Core        executor.Config // Vocab, Blocks, Layout, Namespace, Incarnation and Endpoint are filled in here
 	Backend     string          // "cpu", "cuda", or "auto" (also empty): the best there is
 	Threads     int             // of the CPU, 0 = one per physical core
+	Memory      float64         // part of a GPU's free memory for the KV pool, 0 = DefaultMemory
+	Graphs      []int           // decode batches that a GPU runs as one launch, nil = the usual ones
 	ISA         string          // empty = best
 	KVDType     tensor.DType    // Invalid = BF16
 	PoolTokens  int             // of the KV pool, 0 = by memory
@@ -154,7 +156,7 @@ func Load(ctx context.Context, o LoadOptions) (_ *Loaded, err error) {
 			l.Close()
 		}
 	}()
-	share, most := l.devices.pool(ranks.Len())
+	share, most := l.devices.pool(ranks.Len(), int64(ck.Bytes()))
 	core, kv := o.sizes(ck.Config, ranks, share)
 	if err := checkPool(kv, o.PoolTokens, ranks.Len(), most); err != nil {
 		return nil, err
@@ -188,7 +190,7 @@ func (o *LoadOptions) parallel(rank int) model.Parallel {
 func (l *Loaded) rank(o *LoadOptions, ck *model.Checkpoint, rank int, ranks comm.Span, core executor.Config, kv tensor.KVShape) error {
 	part := o.parallel(rank)
 	_, kv.KVHeads = part.KVHeads(&ck.Config)
-	c := backendConfig{index: rank - ranks.First, of: ranks.Len(), kv: kv, maxRows: core.MaxNumTokens}
+	c := backendConfig{index: rank - ranks.First, of: ranks.Len(), kv: kv, core: core}
 	if part.Size > 1 {
 		c.link = &lateGroup{id: rank, size: part.Size}
 		l.links = append(l.links, c.link)

@@ -16,6 +16,10 @@ import (
 // nobody says how large it should be.
 const memoryShare = 0.25
 
+// DefaultMemory is the part of a GPU's memory, after weights and workspace, that
+// the KV pool takes when nobody says how much.
+const DefaultMemory = 0.9
+
 // poolBlocks returns the blocks of the KV pool of one of this process's ranks:
 // tokens if given, else what max_batch_size sequences of full length need, at
 // most share bytes unless that is 0.

@@ -1,0 +1,174 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"fmt"
+
+	"tandem/engine/cuda/gemm"
+	"tandem/engine/cuda/gpu"
+	"tandem/engine/pass"
+	kernels "tandem/kernels/cuda"
+)
+
+// product multiplies rows [rows, k] bf16 at x with a weight: y = x*w^T, as a mode
+// of the kernels says.
+type product func(y, x, bias gpu.Ptr, rows int) error
+
+// fewRows is the most rows that one pass over a weight serves. Decoding is bound
+// by the reading of weights, so up to here they are read as they are stored.
+const fewRows = 32
+
+// weightScratch is the bytes of a quantised weight that are decoded at once for
+// many rows.
+const weightScratch = 64 << 20
+
+// product prepares the kernels of a weight.
+func (b *Backend) product(m matrix, mode int) (product, error) {
+	few := map[int]*kernel{}
+	for _, n := range []int{8, 16, 32} {
+		var err error
+		if few[n], err = b.code.find(fmt.Sprintf("td_gemv_%s_r%d", m.format, n)); err != nil {
+			return nil, err
+		}
+	}
+	gemv := func(y, x, bias gpu.Ptr, rows int) error {
+		n, err := kernels.GemvRows(rows)
+		if err != nil {
+			return err
+		}
+		b.args.Reset().Ptr(y).Ptr(m.at).Ptr(x).Ptr(bias).I32(rows).I32(m.n).I32(m.k).I32(mode).I32(kernels.SiLU)
+		return b.launch(few[n], kernels.Gemv(m.n))
+	}
+	many := func(y, x, bias gpu.Ptr, rows int) error { return b.inPieces(gemv, &m, mode, y, x, bias, rows) }
+	if b.multi != nil && m.n%8 == 0 {
+		var err error
+		if many, err = b.manyRows(m, mode); err != nil {
+			return nil, err
+		}
+	}
+	return func(y, x, bias gpu.Ptr, rows int) error {
+		switch {
+		case rows == 0:
+			return nil
+		case rows <= fewRows:
+			return gemv(y, x, bias, rows)
+		}
+		return many(y, x, bias, rows)
+	}, nil
+}
+
+// inPieces reads the weight again for every 32 rows: slow, and right for all sizes.
+func (b *Backend) inPieces(gemv product, m *matrix, mode int, y, x, bias gpu.Ptr, rows int) error {
+	width := int64(4 * m.n)
+	switch mode {
+	case kernels.OutGated:
+		width = int64(m.n)
+	case kernels.OutBF16:
+		width = int64(2 * m.n)
+	}
+	for at := 0; at < rows; at += fewRows {
+		if err := gemv(y.At(int64(at)*width), x.At(int64(at*m.k)*2), bias, min(fewRows, rows-at)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// manyRows multiplies by cuBLASLt, a quantised weight in parts that are decoded to
+// bf16 before.
+func (b *Backend) manyRows(m matrix, mode int) (product, error) {
+	var dequant, act *kernel
+	var err error
+	part := m.n // rows of the weight at once
+	if m.format != kernels.FormatBF16 {
+		if dequant, err = b.code.find("td_dequant_" + m.format.String()); err != nil {
+			return nil, err
+		}
+		part = min(part, max(16, weightScratch/2/m.k/16*16))
+	}
+	if act, err = b.code.find("td_act_mul_bf16"); err != nil {
+		return nil, err
+	}
+	return func(y, x, bias gpu.Ptr, rows int) error {
+		to, out, size := y, gemm.F32, 4
+		if mode == kernels.OutGated {
+			to = b.scratch.wide
+		}
+		if mode == kernels.OutGated || mode == kernels.OutBF16 {
+			out, size = gemm.BF16, 2
+		}
+		for at := 0; at < m.n; at += part {
+			n, w := min(part, m.n-at), m.at
+			if dequant != nil {
+				w = b.scratch.weight
+				b.args.Reset().Ptr(w).Ptr(m.at.At(m.format.Bytes(at, m.k))).I32(n).I32(m.k)
+				if err := b.launch(dequant, kernels.Dequant(n, m.k)); err != nil {
+					return err
+				}
+			}
+			op := gemm.Op{M: rows, N: n, K: m.k, In: gemm.BF16, Out: out, Add: mode == kernels.OutAdd, Bias: bias != 0, StrideY: m.n}
+			b.progress.Add(1)
+			if err := b.multi.Multiply(b.stream, op, to.At(int64(at*size)), x, w, biasAt(bias, at)); err != nil {
+				return err
+			}
+		}
+		if mode != kernels.OutGated {
+			return nil
+		}
+		b.args.Reset().Ptr(y).Ptr(to).I32(m.n / 2).I32(kernels.SiLU)
+		return b.launch(act, kernels.ActMul(rows, m.n/2))
+	}, nil
+}
+
+func biasAt(bias gpu.Ptr, row int) gpu.Ptr {
+	if bias == 0 {
+		return 0
+	}
+	return bias.At(4 * int64(row))
+}
+
+// openScratch allocates what steps need between buffers.
+func (b *Backend) openScratch() (err error) {
+	s, kv := &b.scratch, b.cfg.KV
+	rows := int64(max(b.cfg.MaxRows, b.cfg.sharedRows()))
+	var in, out int // widest input of a product and widest output that is no buffer
+	for i := range b.Ops {
+		op := &b.Ops[i]
+		if op.W < 0 {
+			continue
+		}
+		m := b.matrices[op.W]
+		in = max(in, m.k)
+		if op.Kind == pass.AttnInput || op.Kind == pass.GatedMLP {
+			out = max(out, m.n)
+		}
+		if a := op.Input; a != nil && b.decode.Name == "" {
+			if b.decode, err = kernels.DecodeKernel(b.kvType, kv.HeadDim, a.Heads/kv.KVHeads); err != nil {
+				return err
+			}
+			b.heads = a.Heads
+		}
+	}
+	launch := b.decode.Launch(b.dev.Info().Multi)
+	for _, a := range []struct {
+		to    *gpu.Ptr
+		bytes int64
+	}{
+		{&s.normed, rows * int64(in) * 2},
+		{&s.wide, rows * int64(out) * 4},
+		{&s.weight, weightScratch},
+		{&s.partial, int64(b.decode.Partial(launch))},
+		{&s.counter, 4 * int64(b.decode.Counters(b.cfg.MaxRows, b.heads, kv.KVHeads))},
+		{&s.rope, rows * int64(kv.HeadDim) * 4},
+		{&s.logits, int64(b.cfg.MaxSeqs) * int64(b.Vocab) * 4},
+	} {
+		if *a.to, err = b.alloc(a.bytes); err != nil {
+			return fmt.Errorf("scratch memory of a step: %w; lower max_num_tokens or max_batch_size", err)
+		}
+	}
+	if s.host, err = b.allocPinned(int64(b.cfg.MaxSeqs) * int64(b.Vocab) * 4); err != nil {
+		return err
+	}
+	return b.stream.Fill(s.counter, 0, 4*int64(b.decode.Counters(b.cfg.MaxRows, b.heads, kv.KVHeads)))
+}

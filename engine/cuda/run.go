@@ -1,0 +1,103 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"fmt"
+	"slices"
+	"unsafe"
+
+	"tandem/engine/tensor"
+)
+
+// Run runs one step and returns the logits [len(LogitRows), vocab]. They are the
+// backend's and valid until the next Run. A batch without rows is allowed; in a
+// group it takes part in the collectives unless no rank has rows.
+func (b *Backend) Run(batch *tensor.Batch) ([]float32, error) {
+	if err := b.Check(batch); err != nil {
+		return nil, err
+	}
+	if lost := b.copyError.Swap(nil); lost != nil {
+		return nil, *lost
+	}
+	total := batch.Rows()
+	for _, n := range batch.RankRows {
+		total += n
+	}
+	if total == 0 {
+		return nil, nil
+	}
+	n := len(batch.LogitRows) * b.Vocab
+	err := b.dev.Do(func() error {
+		if err := b.queue(batch); err != nil {
+			return err
+		}
+		if err := b.stream.Read(b.scratch.host.Slice(0, 4*int64(n)), b.scratch.logits); err != nil {
+			return err
+		}
+		return b.wait()
+	})
+	if err != nil {
+		return nil, err
+	}
+	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b.scratch.host.Bytes()))), n), nil
+}
+
+func (b *Backend) wait() error {
+	err := b.stream.Sync()
+	b.progress.Add(1)
+	return err
+}
+
+// queue gives the device a step, as a captured one if it only decodes.
+func (b *Backend) queue(batch *tensor.Batch) error {
+	s := shape{rows: batch.Rows(), entries: batch.Rows(), logits: len(batch.LogitRows), batch: batch}
+	bucket := b.bucket(batch)
+	if bucket > 0 {
+		s.rows, s.entries, s.logits = bucket, bucket, bucket
+	}
+	b.input.fill(s, b.cfg.KV.BlockTokens)
+	if err := b.stream.Write(b.input.dev, b.input.host.Slice(0, 4*int64(b.input.used))); err != nil {
+		return err
+	}
+	if bucket == 0 {
+		return b.eager(&s)
+	}
+	g, seen := b.graphs[bucket]
+	switch {
+	case !seen: // makes the plans of products, which a capture must find
+		b.graphs[bucket] = nil
+		return b.eager(&s)
+	case g == nil:
+		var err error
+		if g, err = b.stream.Capture(func() error { return b.eager(&s) }); err != nil {
+			return fmt.Errorf("capture a step of %d rows: %w", bucket, err)
+		}
+		b.graphs[bucket] = g
+	}
+	b.progress.Add(1)
+	return b.stream.Run(g)
+}
+
+func (b *Backend) eager(s *shape) error {
+	for _, st := range b.steps {
+		if err := st(s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bucket is the captured number of rows that a batch runs with, 0 for none: only
+// batches in which every sequence decodes one token have one.
+func (b *Backend) bucket(batch *tensor.Batch) int {
+	rows := batch.Rows()
+	if b.cfg.Group != nil || rows == 0 || rows != batch.Seqs() || rows != len(batch.LogitRows) {
+		return 0
+	}
+	i, _ := slices.BinarySearch(b.cfg.Graphs, rows)
+	if i == len(b.cfg.Graphs) || b.cfg.Graphs[i] > b.cfg.MaxSeqs {
+		return 0
+	}
+	return b.cfg.Graphs[i]
+}

@@ -1,0 +1,113 @@
+//go:build cuda
+
+package runner
+
+import (
+	"fmt"
+
+	"tandem/engine/cuda"
+	"tandem/engine/cuda/gpu"
+)
+
+// cudaDevices are GPUs, one for each rank.
+type cudaDevices struct {
+	o     *LoadOptions
+	infos []gpu.Info
+	made  []*cuda.Backend
+}
+
+func openCUDA(o *LoadOptions) (devices, error) {
+	infos, err := gpu.Devices()
+	if err != nil {
+		return nil, err
+	}
+	return &cudaDevices{o: o, infos: infos}, nil
+}
+
+func (d *cudaDevices) make(c backendConfig) (Backend, error) {
+	if c.of > len(d.infos) {
+		return nil, fmt.Errorf("tensor_parallel_size: %d ranks in this process and %d GPUs: each rank needs one", c.of, len(d.infos))
+	}
+	perSeq := (c.core.MaxSeqLen + c.kv.BlockTokens - 1) / c.kv.BlockTokens
+	seqs := min(c.core.EffectiveBatch()+c.core.MaxNumTokens/c.kv.BlockTokens+1, c.core.MaxNumTokens)
+	cfg := cuda.Config{
+		Ordinal: c.index, KV: c.kv, MaxRows: c.core.MaxNumTokens, MaxSeqs: seqs, MaxPages: seqs * perSeq,
+		Graphs: d.o.graphs(c.core.EffectiveBatch()), Loaded: d.o.Loaded,
+	}
+	if c.link != nil {
+		cfg.Group = c.link
+	}
+	b, err := cuda.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	d.made = append(d.made, b)
+	return b, nil
+}
+
+func (d *cudaDevices) packing() string { return cuda.Packing }
+
+// pool leaves room for the weights, which each device may hold all of, and for what
+// steps need.
+func (d *cudaDevices) pool(n int, file int64) (share, most int64) {
+	for i := range min(n, len(d.infos)) {
+		free, total := memory(i)
+		room := int64(float64(free-file-workspace(total)) * d.o.memory())
+		if i == 0 {
+			share, most = room, total
+		}
+		share, most = min(share, room), min(most, total)
+	}
+	return max(share, 1) * int64(n), most * int64(n)
+}
+
+// workspace is set aside for activations and the libraries.
+func workspace(total int64) int64 { return min(total/16, 4<<30) }
+
+// memory returns the free and all bytes of a device.
+func memory(ordinal int) (free, total int64) {
+	d, err := gpu.Open(ordinal)
+	if err != nil {
+		return 0, 0
+	}
+	_ = d.Do(func() (err error) { free, total, err = d.MemInfo(); return err })
+	_ = d.Close()
+	return free, total
+}
+
+func (d *cudaDevices) weights() (n int) {
+	for _, b := range d.made {
+		n += b.MemoryReport().WeightBytes
+	}
+	return n
+}
+
+func (d *cudaDevices) close() {}
+
+// memory is the part of the free memory that the pool takes.
+func (o *LoadOptions) memory() float64 {
+	if o.Memory > 0 {
+		return o.Memory
+	}
+	return DefaultMemory
+}
+
+// graphs are the sizes of decode batches that are captured: close together where
+// padding would cost most.
+func (o *LoadOptions) graphs(most int) (sizes []int) {
+	if o.Graphs != nil {
+		return o.Graphs
+	}
+	for n := 1; n < most; {
+		sizes = append(sizes, n)
+		switch {
+		case n < 4:
+			n *= 2
+		case n == 4:
+			n = 8
+		default:
+			n += 8
+		}
+	}
+	return append(sizes, most)
+}
