@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 )
@@ -91,8 +92,31 @@ func drain(w http.ResponseWriter, r *http.Request) {
 	_ = rc.SetReadDeadline(time.Time{})
 }
 
+// decoder is a JSON decoder with its input, for use by one reader after the other.
+type decoder struct {
+	jsontext.Decoder
+	in bytes.Buffer
+}
+
+var decoders = sync.Pool{New: func() any { return new(decoder) }}
+
+// begin makes d read data, which it does not change.
+func (d *decoder) begin(data []byte) {
+	d.in = *bytes.NewBuffer(data)
+	// Who calls has checked the bytes; what is left to allow are escaped lone surrogates, which JavaScript clients send for
+	// cut strings. They decode to U+FFFD.
+	d.Reset(&d.in, jsontext.AllowInvalidUTF8(true))
+}
+
+// end gives d back without what it read.
+func (d *decoder) end() {
+	d.begin(nil)
+	decoders.Put(d)
+}
+
 // ParseBody reads one JSON object. Errors are *Error 400 and say where the text
 // is wrong; a member that occurs twice and bytes that are not UTF-8 are errors.
+// The values are parts of data, which must stay as it is.
 func ParseBody(data []byte) (Body, error) {
 	var b Body
 	if len(bytes.TrimSpace(data)) == 0 {
@@ -101,16 +125,16 @@ func ParseBody(data []byte) (Body, error) {
 	if !utf8.Valid(data) {
 		return b, Invalid("", "the request body is not valid UTF-8 at byte %d", invalidAt(data))
 	}
-	// Bytes are checked above; what is left to allow are escaped lone surrogates,
-	// which JavaScript clients send for cut strings. They decode to U+FFFD.
-	dec := jsontext.NewDecoder(bytes.NewReader(data), jsontext.AllowInvalidUTF8(true))
+	dec := decoders.Get().(*decoder)
+	defer dec.end()
+	dec.begin(data)
 	tok, err := dec.ReadToken()
 	if err == nil && tok.Kind() != '{' {
 		return b, Invalid("", "the request body must be a JSON object, not %s", kindName(tok.Kind()))
 	}
 	for err == nil && dec.PeekKind() != '}' {
 		var m member
-		m, err = readMember(dec)
+		m, err = readMember(dec, data)
 		b.members = append(b.members, m)
 	}
 	if err == nil {
@@ -125,14 +149,16 @@ func ParseBody(data []byte) (Body, error) {
 	return b, nil
 }
 
-func readMember(dec *jsontext.Decoder) (member, error) {
+func readMember(dec *decoder, data []byte) (member, error) {
 	name, err := dec.ReadToken()
 	if err != nil {
 		return member{}, err
 	}
 	m := member{name: name.String()}
 	val, err := dec.ReadValue()
-	m.raw = json.RawMessage(bytes.Clone(val))
+	if end := int(dec.InputOffset()); err == nil {
+		m.raw = json.RawMessage(data[end-len(val) : end : end])
+	}
 	return m, err
 }
 

@@ -172,12 +172,24 @@ func TestEventWriterDeadlines(t *testing.T) {
 			if err := ew.Data([]byte("{}")); err != nil {
 				t.Fatal(err)
 			}
-			if last := w.deadlines[len(w.deadlines)-1]; time.Until(last) != time.Second {
+			if last := w.deadlines[len(w.deadlines)-1]; time.Until(last) != 1125*time.Millisecond {
 				t.Errorf("the deadline of an event is in %v", time.Until(last))
 			}
 		}
 		if w.flushes != 3 { // three events, the first with the headers
 			t.Errorf("%d flushes", w.flushes)
+		}
+		for range 100 {
+			time.Sleep(30 * time.Millisecond)
+			if err := ew.Data([]byte("{}")); err != nil {
+				t.Fatal(err)
+			}
+			if left := time.Until(w.deadlines[len(w.deadlines)-1]); left < time.Second {
+				t.Fatalf("an event has %v, less than its timeout", left)
+			}
+		}
+		if n := len(w.deadlines); n > 25 {
+			t.Errorf("100 events within 3 seconds moved the deadline %d times", n-3)
 		}
 		w.dead = true
 		if err := ew.Data([]byte("{}")); !errors.Is(err, os.ErrDeadlineExceeded) {
