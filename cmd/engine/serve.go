@@ -252,6 +252,9 @@ func (p *process) backend() worker.Backend {
 	if p.loaded.Template != nil {
 		b.Template = chatTemplate{p.loaded.Template}
 	}
+	if p.cfg.AllowChatTemplate {
+		b.Foreign = newSandbox(p.loaded.Template, p.loaded.Tokenizer).render
+	}
 	return b
 }
 

@@ -113,23 +113,6 @@ func TestPageHasTheFrontendKeys(t *testing.T) {
 	compareKeys(t, page(t, "## Frontend keys"), want)
 }
 
-func TestPageHasTheRefusedKeys(t *testing.T) {
-	want := map[string]bool{}
-	for _, key := range Keys[unsupported]() {
-		want[key] = true
-	}
-	for _, row := range page(t, "### Refused in the cluster file") {
-		key := strings.Trim(row[0], "`")
-		if !want[key] {
-			t.Errorf("docs/configuration.md says that %s is refused", key)
-		}
-		delete(want, key)
-	}
-	for key := range want {
-		t.Errorf("docs/configuration.md does not say that %s is refused", key)
-	}
-}
-
 func TestPageHasTheForeignKeys(t *testing.T) {
 	for heading, keys := range map[string]map[string]string{
 		"### Ignored in the worker file": foreignWorker, "### Ignored in the cluster file": foreignFrontend,

@@ -34,6 +34,7 @@ type Frontend struct {
 	EarlyFirstToken     bool     `mapstructure:"early_first_token"`
 	Resume              bool     `mapstructure:"resume_broken_streams"`
 	ExposeRouting       bool     `mapstructure:"expose_routing_headers"`
+	AllowChatTemplate   bool     `mapstructure:"allow_request_chat_template"`
 	EngineConv          bool     `mapstructure:"engine_conv_affinity"`
 	RankSource          string   `mapstructure:"conv_affinity_dp_rank_source"`               // engine or router
 	AgentHeaders        []string `mapstructure:"agent_headers"`                              // presets of package conversation
@@ -68,7 +69,6 @@ type Frontend struct {
 
 	diagnostics bool // DISAGG_DIAGNOSTICS
 
-	Later  unsupported    `mapstructure:",squash"`
 	Worker map[string]any `mapstructure:",remain"` // worker keys for both sections
 }
 
@@ -83,12 +83,6 @@ type ServerSection struct {
 	URLs         []string       `mapstructure:"urls"`
 	Router       router.Config  `mapstructure:"router"`
 	Worker       map[string]any `mapstructure:",remain"` // worker keys, used by `frontend up` and partly by the router
-}
-
-// unsupported are keys of the documented file whose feature does not exist yet. A key that does nothing would be worse
-// than an error, so each is refused unless its value says "off".
-type unsupported struct {
-	ChatTemplate any `mapstructure:"allow_request_chat_template"` // no worker takes one
 }
 
 // Values of conv_affinity_dp_rank_source: who says where an unknown conversation begins.
@@ -170,9 +164,6 @@ func (f Frontend) Diagnostics() bool { return f.diagnostics }
 
 // Validate reports the first thing that is wrong, by its YAML key. It does not ask for workers: see ValidateServe.
 func (f Frontend) Validate() error {
-	if err := f.Later.validate(); err != nil {
-		return err
-	}
 	switch {
 	case f.Port < 0 || f.Port > 65535:
 		return fmt.Errorf("port: %d is outside 0..65535 (0 = any free one)", f.Port)
@@ -225,34 +216,6 @@ func (f Frontend) Validate() error {
 			router.KindKVAware, router.KindHybrid, kind)
 	}
 	return f.disagg(nil).Validate() // names the key already
-}
-
-// validate refuses every feature that is asked for.
-func (u unsupported) validate() error {
-	v := reflect.ValueOf(u)
-	for i := range v.NumField() {
-		if !off(v.Field(i).Interface()) {
-			return fmt.Errorf("%s: not supported yet; remove it", v.Type().Field(i).Tag.Get("mapstructure"))
-		}
-	}
-	return nil
-}
-
-// off tells whether a value asks for nothing.
-func off(val any) bool {
-	switch x := val.(type) {
-	case nil:
-		return true
-	case bool:
-		return !x
-	case int:
-		return x == 0
-	case string:
-		return x == ""
-	case []any:
-		return len(x) == 0
-	}
-	return false
 }
 
 // sections checks both server sections, alone and against each other.
@@ -407,6 +370,7 @@ func (f Frontend) disagg(key []byte) disagg.Config {
 	c.EarlyFirstToken, c.ExposeRouting, c.Resume = f.EarlyFirstToken, f.ExposeRouting, f.Resume
 	c.EngineConvAffinity, c.RankHints = f.EngineConv, f.RankSource == rankByRouter
 	c.Conversations = conversation.Rules{Agents: f.AgentHeaders, ParentHeader: f.SubHeader, Scope: conversation.Scope(f.SubScope)}
+	c.AllowChatTemplate = f.AllowChatTemplate
 	c.ReturnPerf, c.PerfRecords, c.RequestLog = f.ReturnPerf, f.PerfRecords, f.Log.Requests()
 	if n := f.Conditional.MaxLocalPrefill; n != nil {
 		c.Conditional, c.MaxLocalPrefill = true, *n
@@ -470,6 +434,9 @@ func (f Frontend) WorkerFile(s ServerSection) map[string]any {
 	shared.share(out)
 	if f.AuthKey != "" {
 		out["internal_request_auth_key"] = f.AuthKey
+	}
+	if f.AllowChatTemplate {
+		out["allow_request_chat_template"] = true
 	}
 	if f.TrustNetwork {
 		out["trust_internal_network"] = true

@@ -52,7 +52,6 @@ func TestFrontendErrors(t *testing.T) {
 		{"counts differ", "context_servers: {urls: [\"a:1\", \"b:1\"], num_instances: 1}", "num_instances is 1 but urls has 2"},
 		{"node id", "node_id: 256", "node_id: 256"},
 		{"boolean text", "gen_strip_message_history: \"yes\"", "gen_strip_message_history"},
-		{"request template", "allow_request_chat_template: true", "allow_request_chat_template: not supported yet"},
 		{"two models", "context_servers: {model: a}\ngeneration_servers: {model: b}", "both roles need the same model"},
 		{"misspelt", "schedule_styel: x", `"schedule_style"`},
 		{"misspelt in a section", "context_servers: {ulrs: []}", `unknown key "context_servers.ulrs"; the nearest known key is "urls"`},

@@ -45,6 +45,8 @@ type Worker struct {
 
 	TLS TLS `mapstructure:"tls"`
 
+	AllowChatTemplate bool `mapstructure:"allow_request_chat_template"` // rendered in processes of their own
+
 	Observe `mapstructure:",squash"`
 }
 

@@ -33,6 +33,7 @@ type Config struct {
 	PromptIDsAsBytes    bool               // ask ctx for prompt_token_ids_b64
 	EarlyFirstToken     bool               // emit the first delta from the ctx reply
 	Resume              bool               // go on with a broken stream at another gen worker
+	AllowChatTemplate   bool               // chats may bring their own template, which the workers render
 	ExposeRouting       bool               // routing headers and worker addresses to the client
 	EngineConvAffinity  bool               // leave conversations to workers that place them on ranks themselves
 	RankHints           bool               // with EngineConvAffinity: send the router's rank as a hint

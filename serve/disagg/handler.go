@@ -159,7 +159,7 @@ func (s *Server) checkEdge(req *openai.Request) error {
 	if _, ok := req.Body.Get("disaggregated_params"); ok {
 		return errInternalParams()
 	}
-	if raw, ok := req.Body.Get("chat_template"); ok && string(raw) != "null" {
+	if raw, ok := req.Body.Get("chat_template"); ok && string(raw) != "null" && !s.cfg.AllowChatTemplate {
 		return openai.Unsupported("chat_template", "a chat template in the request is refused: leave chat_template out, the model's own is used")
 	}
 	if req.Model == "" {

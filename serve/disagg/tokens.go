@@ -45,7 +45,7 @@ func (t *Prompts) ids(q *openai.Request) []int32 {
 
 // tokenise gives the plan its token ids, if the frontend can and the workers use the same model.
 func (s *Server) tokenise(p *RoutePlan) {
-	if s.prompts == nil || p.tokens != nil {
+	if s.prompts == nil || p.tokens != nil || p.Req.ChatTemplate != "" { // which only workers render
 		return
 	}
 	if want := s.prompts.Fingerprint; want != "" {

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"slices"
@@ -61,9 +62,9 @@ func (s *Server) kindOf(q *openai.Request, role executor.Role) (request.Kind, er
 }
 
 // build makes the engine request out of the wire request.
-func (j *job) build(kind request.Kind) error {
+func (j *job) build(ctx context.Context, kind request.Kind) error {
 	q := j.wire
-	prompt, err := j.prompt(kind)
+	prompt, err := j.prompt(ctx, kind)
 	if err != nil {
 		return err
 	}
@@ -116,7 +117,7 @@ func (j *job) defaultBudget() int {
 // prompt returns the prompt's ids. A gen leg does not tokenise: its ids must be
 // those the ctx worker used. Only one that starts together with its ctx leg may
 // have to; that the ids are equal is proved when the two meet.
-func (j *job) prompt(kind request.Kind) ([]int32, error) {
+func (j *job) prompt(ctx context.Context, kind request.Kind) ([]int32, error) {
 	q := j.wire
 	switch {
 	case q.PromptIDs != nil:
@@ -127,12 +128,12 @@ func (j *job) prompt(kind request.Kind) ([]int32, error) {
 		return nil, openai.Invalid("prompt_token_ids", "a generation_only request needs the prompt's token ids: send prompt_token_ids or prompt_token_ids_b64 from the ctx reply")
 	case q.Endpoint == openai.Completion:
 		return j.encode("prompt", q.Prompt.Text, tokenizer.EncodeOptions{AddSpecial: true})
-	case q.ChatTemplate != "":
+	case q.ChatTemplate != "" && j.Foreign == nil:
 		return nil, openai.Unsupported("chat_template", "a chat template in the request is refused: leave chat_template out, the model's own is used")
-	case j.Template == nil:
+	case j.Template == nil && q.ChatTemplate == "":
 		return nil, openai.Invalid("messages", "this model has no chat template: use /v1/completions")
 	}
-	text, err := j.Template.Render(q.MessagesJSON(), q.Tools, q.ChatTemplateKwargs)
+	text, err := j.render(ctx)
 	var wire *openai.Error
 	if errors.As(err, &wire) {
 		return nil, wire // it names the field to blame
@@ -141,6 +142,15 @@ func (j *job) prompt(kind request.Kind) ([]int32, error) {
 		return nil, openai.Invalid("messages", "%s", openai.Cut(err.Error(), openai.MaxErrorText))
 	}
 	return j.encode("messages", text, tokenizer.EncodeOptions{})
+}
+
+// render writes the chat by the model's template, or by the request's own.
+func (j *job) render(ctx context.Context) (string, error) {
+	q := j.wire
+	if q.ChatTemplate != "" {
+		return j.Foreign(ctx, q.ChatTemplate, q.MessagesJSON(), q.Tools, q.ChatTemplateKwargs)
+	}
+	return j.Template.Render(q.MessagesJSON(), q.Tools, q.ChatTemplateKwargs)
 }
 
 func (j *job) encode(param, text string, o tokenizer.EncodeOptions) ([]int32, error) {

@@ -71,7 +71,7 @@ func (s *Server) prepare(w http.ResponseWriter, r *http.Request, e openai.Endpoi
 		s.log.Info("unknown members of disaggregated_params are ignored", "members", q.Disagg.Ignored)
 	}
 	j := &job{Backend: b, wire: q, in: in, info: info, id: openai.ReplyID(e, r.Header.Get(openai.HeaderRequestID))}
-	if err := j.build(kind); err != nil {
+	if err := j.build(r.Context(), kind); err != nil {
 		return nil, err
 	}
 	id := j.req.TransferID

@@ -49,8 +49,11 @@ type Backend struct {
 	Engine    Engine
 	Tokenizer *tokenizer.Tokenizer
 	Template  Template // nil: the model has none, chat requests with messages are refused
-	EOS       []int32  // nil = the tokenizer's
-	Defaults  Defaults
+	// Foreign renders a chat by the request's own template, a program of a stranger, as Template.Render does by the model's;
+	// nil: such requests are refused.
+	Foreign  func(ctx context.Context, source string, messages, tools, kwargs json.RawMessage) (string, error)
+	EOS      []int32 // nil = the tokenizer's
+	Defaults Defaults
 }
 
 // Defaults are the sampling values that apply where a request says nothing,

@@ -60,6 +60,9 @@ func NewTemplate(source string, o Options) (*Template, error) {
 	return &Template{compiled: compiled, o: o, takes: abilitiesOf(source)}, nil
 }
 
+// Options returns the values that the template was made with.
+func (t *Template) Options() Options { return t.o }
+
 // compile guards against panics of the template library: the source is foreign.
 func compile(source string) (t *jinja.Template, err error) {
 	defer func() {
