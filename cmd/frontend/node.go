@@ -73,30 +73,7 @@ func (n *node) build() error {
 	if err := n.encrypt(); err != nil {
 		return err
 	}
-	ctxRouter, err := router.NewRouter(n.cfg.Context.RouterConfig())
-	if err != nil {
-		return fmt.Errorf("context_servers: %w", err)
-	}
-	genRouter, err := router.NewRouter(n.cfg.Generation.RouterConfig())
-	if err != nil {
-		return fmt.Errorf("generation_servers: %w", err)
-	}
-	client := &http.Client{Transport: &http.Transport{
-		DialContext: (&net.Dialer{Timeout: dc.ConnectTimeout}).DialContext, IdleConnTimeout: time.Second, TLSClientConfig: dc.WorkerTLS,
-	}}
-	n.registry, err = discovery.New(n.cfg.Discovery(), discovery.Options{
-		Prober: discovery.HTTPProber{Client: client}, Log: n.log,
-		// A new process has an empty cache: nothing is lost by placing its conversations anew.
-		OnRestart: func(id string) { ctxRouter.Forget(id); genRouter.Forget(id) },
-		OnGone:    func(id string) { ctxRouter.Forget(id); genRouter.Forget(id) },
-		OnReport: func(id string, requests int) {
-			for _, r := range []router.Router{ctxRouter, genRouter} {
-				if to, ok := r.(router.Reporter); ok {
-					to.Report(id, requests)
-				}
-			}
-		},
-	})
+	ctxRouter, genRouter, err := n.routers(&dc)
 	if err != nil {
 		return err
 	}
@@ -104,13 +81,7 @@ func (n *node) build() error {
 	if err != nil {
 		return err
 	}
-	if n.capture, err = trace.NewCapture(n.cfg.Capture.Options(n.log), time.Now()); err != nil {
-		return fmt.Errorf("trace_capture.dir: %w", err)
-	}
-	if n.perf, err = trace.NewLines(n.cfg.PerfDir, "perf", time.Now()); err != nil {
-		return fmt.Errorf("perf_metrics_output_dir: %w", err)
-	}
-	if n.tracer, err = trace.NewTracer(n.cfg.Spans("tandem-frontend", version, n.log)); err != nil {
+	if err := n.records(); err != nil {
 		return err
 	}
 	reg := metrics.NewRegistry()
@@ -148,6 +119,49 @@ func (n *node) build() error {
 	}
 	n.discovered, err = n.discover(dc.AuthKey)
 	return err
+}
+
+// routers makes both routers, and the registry that tells them of workers.
+func (n *node) routers(dc *disagg.Config) (ctxRouter, genRouter router.Router, err error) {
+	ctxRouter, err = router.NewRouter(n.cfg.Context.RouterConfig())
+	if err != nil {
+		return nil, nil, fmt.Errorf("context_servers: %w", err)
+	}
+	genRouter, err = router.NewRouter(n.cfg.Generation.RouterConfig())
+	if err != nil {
+		return nil, nil, fmt.Errorf("generation_servers: %w", err)
+	}
+	client := &http.Client{Transport: &http.Transport{
+		DialContext: (&net.Dialer{Timeout: dc.ConnectTimeout}).DialContext, IdleConnTimeout: time.Second, TLSClientConfig: dc.WorkerTLS,
+	}}
+	n.registry, err = discovery.New(n.cfg.Discovery(), discovery.Options{
+		Prober: discovery.HTTPProber{Client: client}, Log: n.log,
+		// A new process has an empty cache: nothing is lost by placing its conversations anew.
+		OnRestart: func(id string) { ctxRouter.Forget(id); genRouter.Forget(id) },
+		OnGone:    func(id string) { ctxRouter.Forget(id); genRouter.Forget(id) },
+		OnReport: func(id string, requests int) {
+			for _, r := range []router.Router{ctxRouter, genRouter} {
+				if to, ok := r.(router.Reporter); ok {
+					to.Report(id, requests)
+				}
+			}
+		},
+	})
+	return ctxRouter, genRouter, err
+}
+
+// records opens what requests leave behind: files and spans.
+func (n *node) records() (err error) {
+	if n.capture, err = trace.NewCapture(n.cfg.Capture.Options(n.log), time.Now()); err != nil {
+		return fmt.Errorf("trace_capture.dir: %w", err)
+	}
+	if n.perf, err = trace.NewLines(n.cfg.PerfDir, "perf", time.Now()); err != nil {
+		return fmt.Errorf("perf_metrics_output_dir: %w", err)
+	}
+	if n.tracer, err = trace.NewTracer(n.cfg.Spans("tandem-frontend", version, n.log)); err != nil {
+		return err
+	}
+	return nil
 }
 
 // run serves until stop ends, then drains until the grace or hurry ends. ready is called once the cluster is up.
