@@ -4,5 +4,5 @@ import "slices"
 
 // All returns the whole table.
 func All() []Case {
-	return slices.Concat(embedCases(), normCases(), actCases(), sumCases(), qkvCases(), decodeCases(), gemvCases())
+	return slices.Concat(embedCases(), normCases(), actCases(), sumCases(), qkvCases(), decodeCases(), gemvCases(), shapeCases(), sampleCases())
 }
