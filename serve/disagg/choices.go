@@ -75,7 +75,7 @@ func (r *relay) emitFirst() error {
 		if req.Endpoint != openai.Chat {
 			continue
 		}
-		if err := out.data(enc.AppendRole(nil, i)); err != nil {
+		if err := out.holdData(enc.AppendRole(nil, i)); err != nil {
 			return err
 		}
 	}
@@ -84,7 +84,7 @@ func (r *relay) emitFirst() error {
 			return err
 		}
 	}
-	return nil
+	return out.events.Flush() // the caller says what an error means
 }
 
 // emitDelta sends what can be shown of the first token of a choice. What it holds back, and how it ends, comes from the gen
@@ -103,12 +103,12 @@ func (r *relay) emitDelta(enc *openai.Chunks, i int) error {
 		d.Usage = &u
 	}
 	if delta := firstDelta(choice); delta != nil {
-		return r.g.out.data(enc.AppendRelayed(nil, delta, d))
+		return r.g.out.holdData(enc.AppendRelayed(nil, delta, d))
 	}
 	if d.Text = choiceText(req.Endpoint, choice); d.Text == "" && d.Logprobs == nil && d.TokenIDs == nil && d.Usage == nil {
 		return nil
 	}
-	return r.g.out.data(enc.AppendDelta(nil, d))
+	return r.g.out.holdData(enc.AppendDelta(nil, d))
 }
 
 // firstDelta is what a stream may show of a choice's first token, nil = nothing yet.

@@ -104,6 +104,15 @@ func (c *client) hold(events []byte) error {
 	return nil
 }
 
+// holdData sends one event's JSON at the next flush, or with the next event that is not held.
+func (c *client) holdData(payload []byte) error {
+	c.status = http.StatusOK
+	if err := c.events.HoldData(payload); err != nil {
+		return errors.Join(errClientGone, err)
+	}
+	return nil
+}
+
 // done ends a stream that succeeded.
 func (c *client) done() error {
 	if err := c.events.Done(); err != nil {

@@ -56,11 +56,14 @@ func (e *EventWriter) begin() {
 func (e *EventWriter) Started() bool { return e.started }
 
 // Data writes one event "data: payload". The payload must hold no line break.
-func (e *EventWriter) Data(payload []byte) error {
-	e.buf = append(e.buf[:0], "data: "...)
-	e.buf = append(e.buf, payload...)
-	e.buf = append(e.buf, '\n', '\n')
-	return e.Raw(e.buf)
+func (e *EventWriter) Data(payload []byte) error { return e.Raw(e.event(payload)) }
+
+// HoldData is Data for the next Flush or event.
+func (e *EventWriter) HoldData(payload []byte) error { return e.Hold(e.event(payload)) }
+
+func (e *EventWriter) event(payload []byte) []byte {
+	e.buf = append(append(append(e.buf[:0], "data: "...), payload...), '\n', '\n')
+	return e.buf
 }
 
 // Comment writes one line that clients ignore.
