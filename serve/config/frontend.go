@@ -26,6 +26,7 @@ type Frontend struct {
 
 	MaxRetries          int      `mapstructure:"max_retries"`
 	NoRetry             bool     `mapstructure:"disagg_no_retry"`
+	RetryBudget         float64  `mapstructure:"retry_budget"`       // part of all legs, 0 = no bound
 	HedgeAfter          float64  `mapstructure:"hedge_first_leg_ms"` // 0 = off
 	MaxInflight         int      `mapstructure:"max_inflight_requests"`
 	AuthKey             string   `mapstructure:"internal_request_auth_key"` // literal, env:NAME or file:PATH
@@ -370,6 +371,7 @@ func (f Frontend) disagg(key []byte) disagg.Config {
 	c.EarlyFirstToken, c.ExposeRouting, c.Resume = f.EarlyFirstToken, f.ExposeRouting, f.Resume
 	c.EngineConvAffinity, c.RankHints = f.EngineConv, f.RankSource == rankByRouter
 	c.Conversations = conversation.Rules{Agents: f.AgentHeaders, ParentHeader: f.SubHeader, Scope: conversation.Scope(f.SubScope)}
+	c.RetryBudget = f.RetryBudget
 	c.AllowChatTemplate = f.AllowChatTemplate
 	c.ReturnPerf, c.PerfRecords, c.RequestLog = f.ReturnPerf, f.PerfRecords, f.Log.Requests()
 	if n := f.Conditional.MaxLocalPrefill; n != nil {

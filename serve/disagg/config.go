@@ -20,6 +20,7 @@ type Config struct {
 	AbortGrace       time.Duration // deadline of one abort message
 	ClientWrite      time.Duration // one event to the client
 	MaxRetries       int           // further attempts of a leg after the first, 0..10
+	RetryBudget      float64       // part of all legs that may be attempts beyond the first, 0 = no bound
 	NoRetry          bool          // forces MaxRetries and the attempts for transient races to 0
 	MaxInflight      int           // requests at once, 0 = unlimited
 	HedgeAfter       time.Duration // without a ctx answer: a second attempt elsewhere; 0 = off
@@ -91,6 +92,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("admission_timeout_sec: %v must be below handoff_lease_sec %v", c.AdmissionTimeout, c.HandoffLease)
 	case c.MaxRetries < 0 || c.MaxRetries > 10:
 		return fmt.Errorf("max_retries: %d is outside 0..10", c.MaxRetries)
+	case !(c.RetryBudget >= 0 && c.RetryBudget <= 10):
+		return fmt.Errorf("retry_budget: %v is outside 0..10", c.RetryBudget)
 	case c.MaxLocalPrefill < 0:
 		return fmt.Errorf("conditional_disagg_config.max_local_prefill_length: %d is negative", c.MaxLocalPrefill)
 	case c.MaxInflight < 0:

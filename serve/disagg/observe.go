@@ -43,6 +43,7 @@ const (
 	EventKey          Event = "api_key_requests_total"         // name of the key
 	EventHedge        Event = "hedged_requests_total"          // none
 	EventNoPlace      Event = "queue_refused_total"            // reason: full, displaced, timeout
+	EventNoRetry      Event = "retries_refused_total"          // none
 	EventHome         Event = "conversation_lookups_total"     // outcome: found, absent, failed
 	EventRankInvalid  Event = "dp_rank_invalid_total"          // none
 )

@@ -18,6 +18,7 @@ type tries struct {
 	raced   bool     // one race was retried at the same worker
 	offered bool     // a 429 was offered to another worker
 	failed  []string // instances that failed this leg
+	budget  *retryBudget
 }
 
 // verdict is the answer to a failed attempt.
@@ -30,14 +31,24 @@ type verdict struct {
 }
 
 func (s *Server) newTries() tries {
+	s.retries.earn()
 	if s.cfg.NoRetry {
-		return tries{offered: false}
+		return tries{offered: false, budget: s.retries}
 	}
-	return tries{retries: s.cfg.MaxRetries, races: raceAttempts - 1}
+	return tries{retries: s.cfg.MaxRetries, races: raceAttempts - 1, budget: s.retries}
 }
 
-// next applies the retry rules to a failed attempt at instance.
+// next applies the retry rules to a failed attempt at instance, as far as the budget of all requests goes.
 func (t *tries) next(e *legError, instance string) verdict {
+	v := t.decide(e, instance)
+	if v.again && !t.budget.spend() {
+		return verdict{}
+	}
+	return v
+}
+
+// decide applies the rules of one request.
+func (t *tries) decide(e *legError, instance string) verdict {
 	switch {
 	case e.is(http.StatusTooManyRequests):
 		if t.offered {

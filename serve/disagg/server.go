@@ -50,6 +50,7 @@ type Server struct {
 	homes    *homes // nil = not shared
 	ids      *IDs
 	keys     keyring
+	retries  *retryBudget // nil = no bound
 	bodies   bodyBudget
 	client   *http.Client // for all but legs
 	calls    *h1.Client   // for legs
@@ -105,6 +106,7 @@ func New(cfg Config, parts Parts) (*Server, error) {
 	if s.now == nil {
 		s.now = time.Now
 	}
+	s.retries = newRetryBudget(cfg.RetryBudget, s.obs)
 	s.tracer, s.capture = parts.Tracer, parts.Capture
 	size := cfg.PerfRecords
 	if s.perfFile = parts.PerfFile; s.perfFile != nil && size == 0 {
