@@ -31,6 +31,14 @@ func (m *membership) leave() {
 	}
 }
 
+// registration tells how the worker's registration does, for metrics.
+func (p *process) registration() (registered bool, failures uint64) {
+	if m := p.member.Load(); m != nil {
+		return m.registrar.State()
+	}
+	return false, 0
+}
+
 // clusterStore is what a registration needs of its place.
 type clusterStore interface {
 	cluster.Store

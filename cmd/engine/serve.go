@@ -177,6 +177,9 @@ func (p *process) run(ctx context.Context, path string) error {
 	reg := metrics.NewRegistry()
 	ready := make(chan struct{})
 	observer := metrics.NewWorker(reg, p.stats(ready, face.Stall), dialects...)
+	if p.cfg.Cluster.On() && p.group.Leads() {
+		metrics.RegisterMembership(reg, p.registration)
+	}
 	face.Version, face.AdminAddr, face.Logger = version, admin.addr, p.log
 	if p.group != nil {
 		face.Ranks, face.Remote = p.group.String(), !p.group.Leads()

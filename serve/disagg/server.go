@@ -241,6 +241,7 @@ type Snapshot struct {
 	// Tokens of prompts that routers found in the caches of the workers they chose, and all of those prompts.
 	KVMatched, KVPrompt uint64
 	Instances           []InstanceState
+	Warnings            map[string]int // of /cluster_info, by code
 }
 
 // Snapshot returns the present state.
@@ -259,6 +260,10 @@ func (s *Server) Snapshot() Snapshot {
 	}
 	for _, w := range st.Gen {
 		out.Instances = append(out.Instances, InstanceState{RoleGeneration, w.ID, w.Routable})
+	}
+	out.Warnings = map[string]int{}
+	for _, w := range s.findings(&st) {
+		out.Warnings[w.Code]++
 	}
 	return out
 }

@@ -103,9 +103,14 @@ func (s *Server) clusterInfo(w http.ResponseWriter, _ *http.Request) {
 			"context":    {s.routers[discovery.Context].Kind()},
 			"generation": {s.routers[discovery.Generation].Kind()},
 		},
-		Warnings: append(append(orEmpty(s.warnings), s.inert(&st)...), st.Warnings...),
+		Warnings: s.findings(&st),
 	}
 	writeJSON(w, http.StatusOK, body)
+}
+
+// findings are all warnings of the cluster.
+func (s *Server) findings(st *discovery.Status) []discovery.Warning {
+	return append(append(orEmpty(s.warnings), s.inert(st)...), st.Warnings...)
 }
 
 func orEmpty[T any](list []T) []T { return append([]T{}, list...) }

@@ -98,6 +98,7 @@ func TestPageHasTheWorkerMetrics(t *testing.T) {
 		return runner.Stats{Ranks: []runner.RankStats{{Placed: map[string]uint64{"new": 1}}}}, runner.Info{Router: "default"}, true
 	})
 	m.Done(worker.Observation{Endpoint: "chat", Kind: "full", Status: 200, Finish: "stop", Elapsed: time.Second})
+	RegisterMembership(reg, func() (bool, uint64) { return true, 0 })
 	reg.compare(t, "## Worker")
 }
 
@@ -109,6 +110,7 @@ func TestPageHasTheFrontendMetrics(t *testing.T) {
 				Kind: "conversation", Stats: router.Stats{Decisions: map[router.Outcome]uint64{router.Sticky: 1}},
 			}},
 			Instances: []disagg.InstanceState{{Role: disagg.RoleContext, ID: "h:1"}},
+			Warnings:  map[string]int{"W_PAIRING": 1},
 		}, true
 	})
 	m.Happened(disagg.EventAbort, disagg.RoleContext, "timeout")

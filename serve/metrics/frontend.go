@@ -221,11 +221,12 @@ var (
 	descKVPrompt  = frontendDesc("kv_router_prompt_tokens", "Prompt tokens of the placements that looked at caches.")
 	descDecisions = frontendDesc("router_decisions_total", "Placements.", "role", "kind", "outcome")
 	descUp        = frontendDesc("instance_up", "1 while a worker may be chosen.", "role", "server")
+	descWarnings  = frontendDesc("cluster_warnings", "Warnings in /cluster_info.", "code")
 )
 
 // Describe implements prometheus.Collector.
 func (c *frontendCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descInflight, descQueued, descReady, descHandoffs, descOpen, descSessions, descKVMatched, descKVPrompt, descDecisions, descUp} {
+	for _, d := range []*prometheus.Desc{descInflight, descQueued, descReady, descHandoffs, descOpen, descSessions, descKVMatched, descKVPrompt, descDecisions, descUp, descWarnings} {
 		ch <- d
 	}
 }
@@ -254,6 +255,9 @@ func (c *frontendCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	for _, in := range s.Instances {
 		gauge(descUp, bit(in.Up), in.Role, in.ID)
+	}
+	for code, n := range s.Warnings {
+		gauge(descWarnings, float64(n), code)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"tandem/serve/discovery"
@@ -56,6 +57,15 @@ type Registrar struct {
 	key   string // of the one in force, "" = none yet
 	value string
 	lost  bool // the last attempt to register or refresh failed
+
+	inForce  atomic.Bool
+	failures atomic.Uint64
+}
+
+// State tells whether the registration is in force, and how many attempts to register or refresh failed. Safe for
+// concurrent use.
+func (r *Registrar) State() (registered bool, failures uint64) {
+	return r.inForce.Load(), r.failures.Load()
 }
 
 // NewRegistrar makes a registrar; Run registers.
@@ -169,6 +179,9 @@ func (r *Registrar) beat(ctx context.Context) {
 		timer.Stop()
 	}
 	if err != nil {
+		if !errors.Is(err, ErrAbsent) {
+			r.failures.Add(1)
+		}
 		r.register(ctx)
 	}
 }
@@ -179,9 +192,14 @@ func (r *Registrar) report(err error) {
 		r.cfg.Log.Warn("not registered, trying again", "error", err)
 	}
 	r.lost = err != nil
+	r.inForce.Store(err == nil)
+	if err != nil {
+		r.failures.Add(1)
+	}
 }
 
 func (r *Registrar) leave(ctx context.Context) {
+	r.inForce.Store(false)
 	if r.key == "" {
 		return
 	}

@@ -135,8 +135,11 @@ func TestRegistrarReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &direct{Storage: NewStorage(nil)}
 		go store.Run(t.Context())
-		_, stop := startRegistrar(t, store)
+		r, stop := startRegistrar(t, store)
 		defer stop()
+		if on, n := r.State(); !on || n != 0 {
+			t.Errorf("state %v, %d failures", on, n)
+		}
 		list, _ := store.List("")
 		for key := range list {
 			store.Storage.Delete(key)
@@ -161,11 +164,18 @@ func TestRegistrarReturns(t *testing.T) {
 		if got := roles(t, store.Storage); got != "" {
 			t.Errorf("still there: %q", got)
 		}
+		_, failed := r.State()
+		if on, n := r.State(); on || n < 30 {
+			t.Errorf("after a minute: state %v, %d failures", on, n)
+		}
 		store.set(nil)
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if got := roles(t, store.Storage); got != "mixed@h:1" {
 			t.Errorf("a store that can be reached again has it within a second: %q", got)
+		}
+		if on, n := r.State(); !on || n != failed {
+			t.Errorf("state %v, %d failures", on, n)
 		}
 	})
 }
