@@ -13,7 +13,11 @@ func TestLoad(t *testing.T) {
 	l := newLoader(srv.URL)
 	defer l.client.CloseIdleConnections()
 	for _, prompt := range []string{pacePrompt, "burst"} {
-		s := l.run(4, 2, prompt, 300*time.Millisecond)
+		r := rounds{l.run(4, 2, prompt, 300*time.Millisecond)}
+		s := r.sum()
+		if r.quantile(0.5) != s.quantile(0.5) || s.all < len(s.first) {
+			t.Errorf("%s: one round is %v, and all of it %v", prompt, r.quantile(0.5), s.quantile(0.5))
+		}
 		if s.errs > 0 || len(s.first) == 0 || s.quantile(0.99) < s.quantile(0.5) || s.quantile(0.5) <= 0 {
 			t.Errorf("%s: %d requests, %d errors (%v), p50 %v", prompt, len(s.first), s.errs, s.err, s.quantile(0.5))
 		}

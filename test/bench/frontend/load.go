@@ -79,12 +79,14 @@ func readStream(body io.Reader, begin time.Time, tokens int, held func()) (first
 // sample is what a load gave.
 type sample struct {
 	first []time.Duration
+	all   int // answers, with those of the warm-up
 	errs  int
 	err   error // the last
 }
 
 func (s *sample) add(o sample) {
 	s.first = append(s.first, o.first...)
+	s.all += o.all
 	s.errs += o.errs
 	if o.err != nil {
 		s.err = o.err
@@ -100,12 +102,15 @@ func (s *sample) quantile(q float64) time.Duration {
 	return s.first[min(len(s.first)-1, int(q*float64(len(s.first))))]
 }
 
-// run keeps streams chats going for a while. What was sent in the first tenth
-// of it is not counted.
+// run keeps streams chats going for a while. Times of what was sent in the first
+// tenth of it are not counted, nor those of paced streams that open connections.
 func (l *loader) run(streams, tokens int, prompt string, d time.Duration) sample {
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	defer cancel()
 	from := time.Now().Add(d / 10)
+	if prompt == pacePrompt {
+		from = time.Now().Add(time.Duration(tokens) * tick)
+	}
 	var mu sync.Mutex
 	var out sample
 	var wg sync.WaitGroup
@@ -124,6 +129,9 @@ func (l *loader) run(streams, tokens int, prompt string, d time.Duration) sample
 					time.Sleep(10 * time.Millisecond)
 				case begin.After(from):
 					own.first = append(own.first, first)
+					own.all++
+				default:
+					own.all++
 				}
 			}
 			mu.Lock()
@@ -135,21 +143,55 @@ func (l *loader) run(streams, tokens int, prompt string, d time.Duration) sample
 	return out
 }
 
-// hold opens n streams that stay after their first token, calls at with how
-// many there are, and closes them.
+// rounds are what a load gave each time.
+type rounds []sample
+
+// quantile is the median over the rounds of the quantile of each, so that a
+// round in which the machine was busy with something else does not count.
+func (r rounds) quantile(q float64) time.Duration {
+	each := make([]time.Duration, 0, len(r))
+	for i := range r {
+		if len(r[i].first) > 0 {
+			each = append(each, r[i].quantile(q))
+		}
+	}
+	if len(each) == 0 {
+		return 0
+	}
+	slices.Sort(each)
+	return each[len(each)/2]
+}
+
+// sum puts the rounds together.
+func (r rounds) sum() (s sample) {
+	for i := range r {
+		s.add(r[i])
+	}
+	return s
+}
+
+// opening bounds the time that hold takes to open streams.
+const opening = 20 * time.Second
+
+// hold opens n streams, or as many as there is time for, that stay after their
+// first token, calls at with how many there are, and closes them.
 func (l *loader) hold(n int, at func(open int)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg, opened sync.WaitGroup
 	var mu sync.Mutex
 	open := 0
 	gate := make(chan struct{}, 32) // so many begin at once
+	until := time.Now().Add(opening)
 	for range n {
 		opened.Add(1)
 		wg.Go(func() {
 			once := sync.OnceFunc(func() { <-gate; opened.Done() })
 			defer once()
 			gate <- struct{}{}
-			hctx, stop := context.WithTimeout(ctx, time.Minute)
+			if time.Now().After(until) {
+				return
+			}
+			hctx, stop := context.WithTimeout(ctx, 3*opening)
 			defer stop()
 			_, _ = l.chat(hctx, holdPrompt, 1<<20, func() {
 				mu.Lock()

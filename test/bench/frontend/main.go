@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"syscall"
 	"text/tabwriter"
 	"time"
@@ -30,7 +31,7 @@ func main() {
 	flag.IntVar(&o.tokens, "tokens", 40, "tokens of a stream, one each 50 ms")
 	flag.IntVar(&o.open, "open", 1000, "streams that are open while memory is measured")
 	flag.IntVar(&o.rounds, "rounds", 3, "rounds; in each, all targets take turns")
-	flag.DurationVar(&o.each, "each", 6*time.Second, "length of one target's turn")
+	flag.DurationVar(&o.each, "each", 8*time.Second, "length of one target's turn with paced streams; half of it with short requests")
 	flag.Parse()
 	run := func() error { return bench(o, os.Stdout) }
 	if *isStub {
@@ -81,9 +82,17 @@ func bench(o options, out io.Writer) error {
 		defer t.stop()
 		targets = append(targets, t)
 	}
-	_, _ = fmt.Fprintf(out, "%d processors; %d streams of %d tokens, one each %v; %d rounds of %v\n", runtime.NumCPU(), o.streams, o.tokens, tick, o.rounds, o.each)
+	_, _ = fmt.Fprintf(out, "%d processors, load average %s; %d streams of %d tokens, one each %v; %d rounds of %v\n",
+		runtime.NumCPU(), loadAverage(), o.streams, o.tokens, tick, o.rounds, o.each)
 	measure(o, targets)
 	return report(targets, out)
+}
+
+// loadAverage is the system's, as it writes it. Times mean little when others use the processors.
+func loadAverage() string {
+	text, _ := os.ReadFile("/proc/loadavg") // elsewhere: nothing
+	words := strings.Fields(string(text))
+	return strings.Join(words[:min(3, len(words))], " ")
 }
 
 // launchers lists the proxies that are there.
@@ -109,7 +118,7 @@ func measure(o options, targets []*target) {
 	for range o.rounds {
 		for _, t := range targets {
 			l := t.loader()
-			t.paced.add(l.run(o.streams, o.tokens, pacePrompt, o.each))
+			t.paced = append(t.paced, l.run(o.streams, o.tokens, pacePrompt, o.each))
 			l.client.CloseIdleConnections()
 		}
 		for _, t := range targets {
@@ -118,7 +127,7 @@ func measure(o options, targets []*target) {
 			}
 			l := t.loader()
 			before, _ := t.usage()
-			t.burst.add(l.run(min(o.streams, 64), 8, "burst", o.each/2))
+			t.burst = append(t.burst, l.run(min(o.streams, 64), 8, "burst", o.each/2))
 			after, _ := t.usage()
 			t.took += after - before
 			l.client.CloseIdleConnections()
@@ -128,44 +137,50 @@ func measure(o options, targets []*target) {
 		if t.cmd == nil {
 			continue
 		}
-		l := t.loader()
-		time.Sleep(time.Second) // for what the loads left behind
+		t.hold(o.open)
+	}
+}
+
+// hold measures memory for open streams: what the last four fifths of them add, because the first ones find memory that
+// the loads before have left.
+func (t *target) hold(n int) {
+	first, rest := t.loader(), t.loader()
+	first.hold(n/5, func(int) {
 		_, before := t.usage()
-		l.hold(o.open, func(open int) {
+		rest.hold(n-n/5, func(open int) {
 			if _, now := t.usage(); open > 0 {
 				t.bytes = (now - before) / float64(open)
 			}
 		})
-	}
+	})
 }
 
 func report(targets []*target, out io.Writer) error {
 	ms := func(d time.Duration) string { return fmt.Sprintf("%.2f", float64(d.Microseconds())/1000) }
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	_, _ = fmt.Fprintln(w, "\tTTFT p50 ms\tp99 ms\tadded p50\tadded p99\trequests\terrors\treq/s per core\tKiB per stream\t")
-	d := &targets[0].paced
+	d := targets[0].paced
 	for _, t := range targets {
-		p := &t.paced
+		p, paced, burst := t.paced, t.paced.sum(), t.burst.sum()
 		rate, size := "", ""
 		if t.took > 0 {
-			// Requests of the warm-up cost time too, so the figure is a little low, for all alike.
-			rate = fmt.Sprintf("%.0f", float64(len(t.burst.first))/t.took)
+			rate = fmt.Sprintf("%.0f", float64(burst.all)/t.took)
 		}
 		if t.bytes >= 0 {
 			size = fmt.Sprintf("%.1f", t.bytes/1024)
 		}
 		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%d\t%s\t%s\t\n", t.name, ms(p.quantile(0.5)), ms(p.quantile(0.99)),
-			ms(p.quantile(0.5)-d.quantile(0.5)), ms(p.quantile(0.99)-d.quantile(0.99)), len(p.first)+len(t.burst.first), p.errs+t.burst.errs, rate, size)
+			ms(p.quantile(0.5)-d.quantile(0.5)), ms(p.quantile(0.99)-d.quantile(0.99)), paced.all+burst.all, paced.errs+burst.errs, rate, size)
 	}
 	_, _ = fmt.Fprintf(w, "\n")
 	if err := w.Flush(); err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
 	for _, t := range targets {
-		if err := t.paced.err; err != nil {
+		if err := t.paced.sum().err; err != nil {
 			_, _ = fmt.Fprintf(out, "%s, an error of paced streams: %v\n", t.name, err)
 		}
-		if err := t.burst.err; err != nil {
+		if err := t.burst.sum().err; err != nil {
 			_, _ = fmt.Fprintf(out, "%s, an error of short requests: %v\n", t.name, err)
 		}
 	}

@@ -24,9 +24,9 @@ type target struct {
 	cmd  *exec.Cmd
 	log  string // file of what it printed
 
-	paced sample
-	burst sample
-	took  float64 // processor seconds of the burst
+	paced rounds
+	burst rounds
+	took  float64 // processor seconds of the bursts
 	bytes float64 // of memory for each stream that was open, below 0 = unknown
 }
 
