@@ -11,7 +11,7 @@ CLIENTS := $(CURDIR)/.cache/clients
 ARGS    ?=
 
 # SOAK and FUZZTIME are durations; ARGS goes to `frontend up`, MODEL names another model.
-.PHONY: run build model clients test test-go test-race test-invariants test-e2e fuzz check tools format generate bench bench-frontend soak clean
+.PHONY: run build model clients test test-go test-race test-invariants test-e2e fuzz check tools format generate bench bench-engine bench-frontend soak clean
 
 # --- run -----------------------------------------------------------------------------------------
 
@@ -31,7 +31,7 @@ model: build
 
 # --- test ----------------------------------------------------------------------------------------
 
-test: test-go test-race test-invariants test-e2e ## every check that needs no GPU
+test: test-go test-race test-invariants test-e2e test-cuda ## every check that needs no GPU
 
 test-go: model clients
 	$(GO) test ./...
@@ -72,6 +72,7 @@ check: tools ## format, vet, lint, import arrows, sizes
 	$(GO) vet ./...
 	$(GO) vet -tags e2e ./test/e2e/...
 	$(TOOLS)/golangci-lint run --build-tags e2e ./...
+	CGO_CFLAGS="$(CUDA_CFLAGS)" CGO_LDFLAGS="$(CUDA_LDFLAGS)" $(TOOLS)/golangci-lint run --build-tags cuda $(CUDA_PACKAGES)
 	$(GO) test -count=1 ./test/house/...
 
 format: tools
@@ -89,11 +90,13 @@ generate: tools ## protobuf code (needs protoc)
 
 # --- bench ---------------------------------------------------------------------------------------
 
-bench: build model ## prefill and decode beside llama.cpp, same file, same minute
+bench: bench-engine bench-frontend ## both below: run it on an idle machine
+
+bench-engine: build model ## prefill and decode beside llama.cpp, same file, same minute
 	@test/bench/run $(MODEL)
 
 bench-frontend: build ## what the frontend adds to a stream, beside other proxies, over stub workers
-	$(GO) run ./test/bench/frontend
+	@test/bench/proxies $(ARGS)
 
 # --- CUDA -------------------------------------------------------------------------------------------
 

@@ -180,7 +180,7 @@ func reader() {
 			if err := d.Read(buf, base.At(m.Offset)); err != nil {
 				return err
 			}
-			fmt.Print(m.Size, buf)
+			fmt.Printf("%d %v", m.Size, buf)
 			buf[0]++
 			return errors.Join(d.Write(base.At(m.Offset), buf), d.CloseShared(base))
 		}), d.Close())
