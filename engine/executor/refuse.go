@@ -87,6 +87,9 @@ func (c *Core) refuseRole(r *request.Request, h *transfer.Handle) *request.Error
 	default:
 		return request.Invalid(param+".request_type", "unknown type %d", r.Kind)
 	}
+	if r.GenFirst && r.Answers() > 1 {
+		return request.Invalid("n", "several choices need schedule_style context_first: they fork off what the context worker sampled")
+	}
 	if r.TransferID == 0 {
 		return request.Invalid(param+".disagg_request_id", "the id is missing")
 	}

@@ -13,6 +13,7 @@ import (
 	"tandem/serve/conversation"
 	"tandem/serve/disagg"
 	"tandem/serve/discovery"
+	"tandem/serve/openai"
 	"tandem/serve/router"
 )
 
@@ -101,7 +102,7 @@ var foreignFrontend = map[string]string{
 func DefaultFrontend() Frontend {
 	d := disagg.DefaultConfig()
 	return Frontend{
-		Observe: defaultObserve(), Capture: defaultCapture(), Hostname: "localhost", Port: 8000, ScheduleStyle: "context_first", MaxRetries: d.MaxRetries,
+		Observe: defaultObserve(), Capture: defaultCapture(), Hostname: "localhost", Port: 8000, ScheduleStyle: openai.ContextFirst, MaxRetries: d.MaxRetries,
 		EarlyFirstToken: d.EarlyFirstToken, Resume: d.Resume, NumWorkers: 1, StrictStartup: true, RankSource: rankByEngine, AdminAddr: "127.0.0.1:0",
 		RequestTimeout: d.RequestTimeout.Seconds(), StreamIdle: d.StreamIdle.Seconds(),
 		ConnectTimeout: float64(d.ConnectTimeout.Milliseconds()), HandoffLease: d.HandoffLease.Seconds(),
@@ -170,10 +171,8 @@ func (f Frontend) Validate() error {
 		return fmt.Errorf("port: %d is outside 0..65535 (0 = any free one)", f.Port)
 	case f.Hostname == "":
 		return fmt.Errorf("hostname: must not be empty; use 0.0.0.0 for all addresses")
-	case f.ScheduleStyle == "generation_first":
-		return fmt.Errorf("schedule_style: generation_first is not supported yet; use context_first")
-	case f.ScheduleStyle != "context_first":
-		return fmt.Errorf("schedule_style: %q is unknown; use context_first", f.ScheduleStyle)
+	case f.ScheduleStyle != openai.ContextFirst && f.ScheduleStyle != openai.GenerationFirst:
+		return fmt.Errorf("schedule_style: %q is neither %s nor %s", f.ScheduleStyle, openai.ContextFirst, openai.GenerationFirst)
 	case f.RankSource != rankByEngine && f.RankSource != rankByRouter:
 		return fmt.Errorf("conv_affinity_dp_rank_source: %q is neither %s nor %s", f.RankSource, rankByEngine, rankByRouter)
 	case f.NumWorkers < 1:
@@ -364,7 +363,7 @@ func (f Frontend) disagg(key []byte) disagg.Config {
 		c.AdmissionTimeout = seconds(*f.AdmissionTimeout)
 	}
 	c.MaxRetries, c.NoRetry, c.MaxInflight = f.MaxRetries, f.NoRetry, f.MaxInflight
-	c.HedgeAfter = seconds(f.HedgeAfter / 1000)
+	c.HedgeAfter, c.GenerationFirst = seconds(f.HedgeAfter/1000), f.ScheduleStyle == openai.GenerationFirst
 	c.MaxBodyMemory = int64(f.BodyMemoryMB) << 20
 	c.MaxQueued, c.QueueTimeout = f.MaxQueued, seconds(f.QueueTimeout)
 	c.StripMessageHistory, c.PromptIDsAsBytes = f.StripMessageHistory, f.PromptIDsAsBytes

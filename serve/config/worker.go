@@ -79,6 +79,7 @@ type Transceiver struct {
 	Lease             int     `mapstructure:"lease_ms"`
 	Attach            int     `mapstructure:"attach_ms"`
 	Progress          int     `mapstructure:"progress_ms"`
+	PeerWait          int     `mapstructure:"peer_wait_ms"`
 	ControlPort       int     `mapstructure:"control_port"`   // 0 = any free one
 	DataPort          int     `mapstructure:"data_port"`      // 0 = any free one
 	AdvertiseHost     string  `mapstructure:"advertise_host"` // where other workers reach this one, empty = --host
@@ -117,7 +118,7 @@ func DefaultTransceiver() Transceiver {
 	c := executor.DefaultConfig()
 	ms := func(d time.Duration) int { return int(d / time.Millisecond) }
 	return Transceiver{
-		Backend: "DEFAULT", TransferTimeout: ms(c.RecvTotal), Lease: ms(c.Lease), Attach: ms(c.Attach), Progress: ms(c.Progress),
+		Backend: "DEFAULT", TransferTimeout: ms(c.RecvTotal), Lease: ms(c.Lease), Attach: ms(c.Attach), Progress: ms(c.Progress), PeerWait: ms(c.PeerWait),
 		MaxConcurrentRecv: c.MaxConcurrentRecv, MaxInflightBytes: c.MaxInflightBytes,
 		MaxLeasedFraction: c.MaxLeasedFraction, LocalRecompute: c.LocalRecompute,
 	}
@@ -285,6 +286,7 @@ func (t *Transceiver) validate() error {
 		{"lease_ms", t.Lease},
 		{"attach_ms", t.Attach},
 		{"progress_ms", t.Progress},
+		{"peer_wait_ms", t.PeerWait},
 	} {
 		if f.ms < 1 {
 			return fmt.Errorf("%s%s: %d must be at least 1", at, f.key, f.ms)

@@ -30,7 +30,7 @@ func (w Worker) Core(role executor.Role) executor.Config {
 	}
 	c.MaxQueued, c.QueueTimeout = w.Scheduler.MaxQueued, msec(w.Scheduler.QueueTimeoutMsec)
 	if t := w.Transceiver; t != nil {
-		c.Lease, c.Attach, c.Progress = msec(t.Lease), msec(t.Attach), msec(t.Progress)
+		c.Lease, c.Attach, c.Progress, c.PeerWait = msec(t.Lease), msec(t.Attach), msec(t.Progress), msec(t.PeerWait)
 		c.RecvTotal = msec(t.TransferTimeout)
 		c.MaxConcurrentRecv, c.MaxInflightBytes = t.MaxConcurrentRecv, t.MaxInflightBytes
 		c.MaxLeasedFraction, c.LocalRecompute = t.MaxLeasedFraction, t.LocalRecompute

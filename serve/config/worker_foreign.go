@@ -24,7 +24,6 @@ var foreignWorker = map[string]string{
 	"kv_cache_config.mamba_ssm_cache_dtype":                         "there are no state-space models",
 	"kv_cache_config.attention_dp_events_gather_period_ms":          "each rank tells of its own events at once",
 	"cache_transceiver_config.max_tokens_in_buffer":                 "blocks are sent from where they lie, without a buffer",
-	"cache_transceiver_config.peer_wait_ms":                         "gen-first requests are not supported: no ctx request waits for a peer",
 	"cache_transceiver_config.quiesce_ms":                           "blocks are held until their own transfer has ended",
 	"cache_transceiver_config.kv_transfer_poll_interval_ms":         "transfers report by themselves",
 	"cache_transceiver_config.kv_transfer_sender_future_timeout_ms": "the lease bounds a sender: see lease_ms",

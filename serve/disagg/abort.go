@@ -19,6 +19,7 @@ const (
 	reasonTimeout  = "timeout"
 	reasonHedge    = "hedge"
 	reasonShutdown = "shutdown"
+	reasonSkipped  = "gen_skipped" // generation-first: the request ended with its first token
 )
 
 // reasonOf names why a leg's failure aborts what it left behind.

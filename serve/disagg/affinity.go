@@ -18,7 +18,7 @@ const (
 
 // inert warns of settings that no router or worker can follow.
 func (s *Server) inert(st *discovery.Status) []discovery.Warning {
-	out := append(s.subagentsInert(st), s.convInert(st)...)
+	out := append(append(s.subagentsInert(st), s.convInert(st)...), s.lateOnly()...)
 	for _, role := range []discovery.Role{discovery.Context, discovery.Generation} {
 		if l, ok := s.routers[role].(router.Listener); ok {
 			out = append(out, l.Warnings()...)

@@ -23,6 +23,7 @@ type Config struct {
 	RetryBudget      float64       // part of all legs that may be attempts beyond the first, 0 = no bound
 	NoRetry          bool          // forces MaxRetries and the attempts for transient races to 0
 	MaxInflight      int           // requests at once, 0 = unlimited
+	GenerationFirst  bool          // the gen leg goes out first, and both run together
 	HedgeAfter       time.Duration // without a ctx answer: a second attempt elsewhere; 0 = off
 	MaxQueued        int           // requests that wait for a place among MaxInflight
 	QueueTimeout     time.Duration // how long they wait
@@ -102,6 +103,8 @@ func (c Config) Validate() error {
 		return errors.New("max_body_memory_mb: must not be negative")
 	case c.HedgeAfter < 0:
 		return errors.New("hedge_first_leg_ms: must not be negative")
+	case c.HedgeAfter > 0 && c.GenerationFirst:
+		return errors.New("hedge_first_leg_ms: a leg can be hedged in schedule_style context_first only; remove one of them")
 	case c.MaxQueued < 0:
 		return fmt.Errorf("max_queued_requests: %d is negative", c.MaxQueued)
 	case c.MaxQueued > 0 && c.MaxInflight == 0:

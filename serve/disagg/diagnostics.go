@@ -45,6 +45,7 @@ type diagnosis struct {
 // diagnostics writes lines. A nil one writes nothing.
 type diagnostics struct {
 	clock string
+	style string // of all requests but those of several choices
 	node  int
 	now   func() time.Time
 
@@ -57,7 +58,7 @@ func newDiagnostics(out io.Writer, node int, now func() time.Time) *diagnostics 
 	if out == nil {
 		return nil
 	}
-	return &diagnostics{clock: rand.Text(), node: node, now: now, out: out}
+	return &diagnostics{clock: rand.Text(), style: openai.ContextFirst, node: node, now: now, out: out}
 }
 
 // note completes a line and writes it. What cannot be written is lost.
@@ -82,7 +83,7 @@ func (d *diagnostics) leg(event string, l *leg, e *legError) {
 	if d == nil {
 		return
 	}
-	prefix, line := "ctx_", diagnosis{RID: decimalID(l.id), RequestID: l.plan.RequestID, Ctx: l.inst.ID, Sched: openai.ContextFirst}
+	prefix, line := "ctx_", diagnosis{RID: decimalID(l.id), RequestID: l.plan.RequestID, Ctx: l.inst.ID, Sched: l.plan.style()}
 	if l.role == discovery.Generation {
 		prefix, line.Ctx, line.Gen = "gen_", l.plan.trip.ctx.ID, l.inst.ID
 	}
@@ -102,7 +103,7 @@ func (d *diagnostics) request(event string, p *RoutePlan, status int) {
 	}
 	d.note(diagnosis{
 		Event: event, RID: decimalID(p.trip.id), RequestID: p.RequestID, Ctx: p.trip.ctx.ID, Gen: p.trip.gen.ID,
-		Sched: openai.ContextFirst, Status: status,
+		Sched: p.style(), Status: status,
 	}, p.Arrived)
 }
 
@@ -111,7 +112,7 @@ func (d *diagnostics) aborted(role discovery.Role, inst discovery.Instance, id i
 	if d == nil {
 		return
 	}
-	line := diagnosis{Event: diagAbort, RID: decimalID(id), Sched: openai.ContextFirst, Error: reason}
+	line := diagnosis{Event: diagAbort, RID: decimalID(id), Sched: d.style, Error: reason}
 	if line.Ctx = inst.ID; role == discovery.Generation {
 		line.Gen, line.Ctx = inst.ID, ""
 	}

@@ -73,7 +73,7 @@ func (s *Server) generationLeg(ctx context.Context, p *RoutePlan, h *handoff, ou
 // run a request alone.
 func (s *Server) genList(p *RoutePlan, h *handoff) func() []discovery.Instance {
 	switch {
-	case p.bypass:
+	case p.bypass, h == nil && p.Path == PathGenCtx:
 		return func() []discovery.Instance { return p.able(s.reg.Candidates(discovery.Generation, p.Req.Model)) }
 	case h == nil:
 		return func() []discovery.Instance { return p.able(s.reg.Alone(p.Req.Model)) }
@@ -94,6 +94,11 @@ type genAttempt struct {
 	id    int64
 	limit time.Duration
 	cause error
+	// meet is set for a leg that goes out before the ctx leg, of the worker peer, has answered.
+	meet *meeting
+	peer discovery.Instance
+	// settled: the ctx leg's outcome is known. uncounted: it told no usage.
+	settled, uncounted bool
 	// resume: the client has tokens already, the worker goes on behind them.
 	resume bool
 	ids    bool // the worker was asked for the token ids behind each event
@@ -105,6 +110,8 @@ func (s *Server) runGen(ctx context.Context, g *genAttempt) *legError {
 	switch {
 	case g.resume:
 		c.body, err = g.p.resumeBody(g.h, g.id, &g.out.have, s.cfg.StripMessageHistory)
+	case g.meet != nil:
+		c.body, err = g.p.firstBody(g.id, g.peer, s.cfg.StripMessageHistory)
 	case g.h != nil:
 		c.body, err = g.p.genBody(g.h, s.cfg.StripMessageHistory)
 	default:
@@ -142,6 +149,10 @@ func (s *Server) runGen(ctx context.Context, g *genAttempt) *legError {
 
 // announce sets the routing headers for the worker that accepted.
 func (g *genAttempt) announce(receipt string) {
+	if g.meet != nil {
+		g.out.route(g.id, PathGenCtx, g.peer.ID, g.inst.ID, receipt)
+		return
+	}
 	if g.h == nil {
 		g.out.route(g.id, PathGenOnly, "", g.inst.ID, receipt)
 		return
@@ -154,6 +165,11 @@ func (s *Server) relayWhole(l *leg, g *genAttempt) *legError {
 	data, lerr := l.readAll()
 	if lerr != nil {
 		return lerr
+	}
+	if g.meet != nil {
+		if lerr := s.meetWhole(l, g); lerr != nil {
+			return lerr
+		}
 	}
 	// l.first stays 0: a whole answer does not tell when its first token was there.
 	body, err := openai.ParseBody(data)
@@ -188,7 +204,10 @@ func (s *Server) relayWhole(l *leg, g *genAttempt) *legError {
 
 // ctxUsage returns the authoritative counts, nil when the gen worker's own are right.
 func (g *genAttempt) ctxUsage() *openai.Usage {
-	if g.h == nil {
+	switch {
+	case g.uncounted:
+		return &openai.Usage{PromptTokens: ownPrompt}
+	case g.h == nil:
 		return nil
 	}
 	return &g.h.usage

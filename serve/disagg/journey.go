@@ -104,7 +104,7 @@ func (j *journey) timeline(arrived time.Time) *trace.Timeline {
 }
 
 func (j *journey) firstSent() time.Time {
-	if j.ctxSent.IsZero() {
+	if j.ctxSent.IsZero() || !j.genSent.IsZero() && j.genSent.Before(j.ctxSent) {
 		return j.genSent
 	}
 	return j.ctxSent

@@ -141,7 +141,7 @@ func (p *perf) join(t *trip) (rec perfRecord, ok bool) {
 	if t.path == PathGenOnly {
 		genKind = "full"
 	}
-	if _, have := p.parts[partKey{t.gen.ID, genKind, t.id}]; !have && t.path == PathCtxGen && !t.genSent.IsZero() && t.tries == 0 {
+	if _, have := p.parts[partKey{t.gen.ID, genKind, t.id}]; !have && (t.path == PathCtxGen || t.path == PathGenCtx) && !t.genSent.IsZero() && t.tries == 0 {
 		if _, foreign := p.parts[partKey{t.gen.ID, "", t.id}]; !foreign {
 			t.tries++
 			return rec, false

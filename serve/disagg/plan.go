@@ -123,13 +123,21 @@ func (p *RoutePlan) ctxBody(id int64, idsAsBytes bool) (legBody, error) {
 		return legBody{}, fmt.Errorf("ctx request: %w", err)
 	}
 	params := openai.DisaggParams{
-		RequestType: openai.ContextOnly, ScheduleStyle: openai.ContextFirst,
+		RequestType: openai.ContextOnly, ScheduleStyle: p.style(),
 		DisaggRequestID: &id, ReturnPromptIDsB64: idsAsBytes,
 	}
 	if err := body.SetValue("disaggregated_params", params); err != nil {
 		return legBody{}, fmt.Errorf("ctx request: %w", err)
 	}
 	return finish(body, &params), nil
+}
+
+// style is the schedule that the legs follow, in the words of the wire.
+func (p *RoutePlan) style() string {
+	if p.Path == PathGenCtx {
+		return openai.GenerationFirst
+	}
+	return openai.ContextFirst
 }
 
 // genBody is the request of a gen leg after a hand-over: the ctx worker's parameters and token ids, so that gen neither
@@ -159,7 +167,14 @@ func (p *RoutePlan) putPrompt(body *openai.Body, h *handoff, strip bool) {
 	default:
 		body.Set("prompt_token_ids", h.promptIDs)
 	}
-	if strip && len(p.Req.Messages) > 1 {
+	if strip {
+		p.stripHistory(body)
+	}
+}
+
+// stripHistory leaves only the last message, for a worker that has the prompt's ids.
+func (p *RoutePlan) stripHistory(body *openai.Body) {
+	if len(p.Req.Messages) > 1 {
 		last := slices.Concat([]byte("["), p.Req.Messages[len(p.Req.Messages)-1].JSON, []byte("]"))
 		body.Set("messages", last)
 	}

@@ -61,6 +61,9 @@ func (r *relay) run() *legError {
 			return l.fail(faultReply, upstream("the worker's stream has no events"), nil)
 		}
 		l.timer.Stop() // a slow client is not a slow worker
+		if lerr := r.gate(data, finished); lerr != nil {
+			return lerr
+		}
 		if finished && r.s.cfg.ReturnPerf {
 			now := r.s.now()
 			event = fmt.Appendf(nil, ": %s: %s\n\n%s", trace.HeaderTiming, g.p.trip.serverTiming(g.p.Arrived, now), event)
@@ -124,6 +127,10 @@ func (r *relay) event(event, data []byte) error {
 		if roleOnly && out.roles[choice] {
 			return nil // it went out with the early delta, or in an attempt that failed
 		}
+		if roleOnly && r.g.meet != nil {
+			r.held = append(r.held, event...) // with the first token: until then the ctx leg may refuse the request
+			return nil
+		}
 		if roleOnly {
 			out.roles[choice] = true // it says nothing about the blocks yet, and another attempt would say the same
 			return r.put(r.flushHeld(event))
@@ -135,7 +142,7 @@ func (r *relay) event(event, data []byte) error {
 	}
 	r.g.h.settle(r.s)
 	event = r.flushHeld(event)
-	if bytes.Contains(data, []byte(`"usage"`)) {
+	if hasUsage(data) {
 		event = r.withUsage(event, data)
 	}
 	if err := r.put(event); err != nil {

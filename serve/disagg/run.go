@@ -24,6 +24,9 @@ func (s *Server) run(ctx context.Context, p *RoutePlan, out *client) error {
 		s.obs.Happened(EventBypass)
 		return s.generationLeg(ctx, p, nil, out)
 	}
+	if s.cfg.GenerationFirst && p.Req.BestOf == 1 { // choices fork off what the ctx worker sampled
+		return s.generationFirst(ctx, p, out)
+	}
 	for restarted := false; ; restarted = true {
 		h, err := s.contextLeg(ctx, p)
 		if err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"tandem/serve/discovery"
 	"tandem/serve/h1"
+	"tandem/serve/openai"
 	"tandem/serve/router"
 	"tandem/serve/trace"
 )
@@ -116,6 +117,9 @@ func New(cfg Config, parts Parts) (*Server, error) {
 	s.bodies.limit = cfg.MaxBodyMemory
 	s.keys, s.queue = newKeyring(cfg.APIKeys, cfg.IsolateCaches, cfg.AuthKey), newFairQueue(cfg.MaxInflight, cfg.MaxQueued)
 	s.diag = newDiagnostics(parts.Diag, cfg.NodeID, s.now)
+	if s.diag != nil && cfg.GenerationFirst {
+		s.diag.style = openai.GenerationFirst
+	}
 	s.ids = NewIDs(cfg.NodeID, cfg.ProcessID, s.now)
 	s.homes = newHomes(parts.Homes, s.obs, s.now, func(code, message string) {
 		if message != "" {

@@ -1,6 +1,7 @@
 package disagg
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -9,7 +10,8 @@ import (
 )
 
 // rewriteUsage puts the ctx worker's prompt and cached tokens into the usage of a reply or event. It returns what the
-// client is told, nil when there is no usage, and whether the body changed. want nil leaves it alone.
+// client is told, nil when there is no usage, and whether the body changed. want nil leaves it alone, and ownPrompt the
+// count of the prompt.
 func rewriteUsage(body *openai.Body, want *openai.Usage) (*openai.Usage, bool, error) {
 	raw, ok := body.Get("usage")
 	if !ok || string(raw) == "null" {
@@ -22,7 +24,11 @@ func rewriteUsage(body *openai.Body, want *openai.Usage) (*openai.Usage, bool, e
 	if want == nil {
 		return &got, false, nil
 	}
-	told := openai.NewUsage(want.PromptTokens, got.CompletionTokens, want.Cached())
+	prompt := want.PromptTokens
+	if prompt == ownPrompt {
+		prompt = got.PromptTokens
+	}
+	told := openai.NewUsage(prompt, got.CompletionTokens, want.Cached())
 	if got.PromptTokens == told.PromptTokens && got.TotalTokens == told.TotalTokens && got.Cached() == told.Cached() &&
 		got.PromptDetails != nil {
 		return &told, false, nil
@@ -44,6 +50,12 @@ func rewriteUsage(body *openai.Body, want *openai.Usage) (*openai.Usage, bool, e
 	body.Set("usage", obj.AppendJSON(nil))
 	return &told, true, nil
 }
+
+// ownPrompt stands for a number of prompt tokens that only the reply itself knows.
+const ownPrompt = -1
+
+// hasUsage tells whether an event may bear usage.
+func hasUsage(data []byte) bool { return bytes.Contains(data, []byte(`"usage"`)) }
 
 func number(n int) json.RawMessage { return strconv.AppendInt(nil, int64(n), 10) }
 

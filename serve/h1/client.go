@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"strings"
 	"sync"
 	"time"
@@ -76,7 +77,7 @@ func (t *target) key() string {
 }
 
 // Post sends a request and returns when the head of the answer has come, whatever its status. The end of ctx ends the call at
-// any moment until Close of the answer, which is required. A connection that did not come about is a *net.OpError of "dial".
+// any moment until Close of the answer, which is required. Of an httptrace in ctx, WroteRequest is called. A connection that did not come about is a *net.OpError of "dial".
 func (c *Client) Post(ctx context.Context, url string, h http.Header, body []byte) (*Response, error) {
 	to, err := parseURL(url)
 	if err != nil {
@@ -97,6 +98,9 @@ func (c *Client) Post(ctx context.Context, url string, h http.Header, body []byt
 		if err != nil && sent == 0 && cn.used && ctx.Err() == nil {
 			r.cut() // it was closed while it was kept: the worker has seen nothing
 			continue
+		}
+		if t := httptrace.ContextClientTrace(ctx); t != nil && t.WroteRequest != nil {
+			t.WroteRequest(httptrace.WroteRequestInfo{Err: err})
 		}
 		// A worker may refuse and close while the body is still on its way: then its answer says more than the error.
 		if herr := r.readHead(); herr != nil {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -369,4 +370,25 @@ func socketOf(t *testing.T, c *conn) (fd uintptr) {
 		t.Fatal(err)
 	}
 	return fd
+}
+
+// TestWroteRequest: the trace hears when a request is on the wire, before the answer comes.
+func TestWroteRequest(t *testing.T) {
+	wrote := make(chan struct{})
+	url, _ := worker(t, func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-wrote:
+		case <-r.Context().Done():
+		}
+	})
+	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{WroteRequest: func(i httptrace.WroteRequestInfo) {
+		if i.Err == nil {
+			close(wrote)
+		}
+	}})
+	r, err := newClient(t).Post(ctx, url+"/", nil, []byte("x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Close()
 }
