@@ -22,6 +22,7 @@ type builder struct {
 	emu     string   // kernels/cuda/emu
 	sources []string // *.cu
 	cache   string
+	defines []string // more flags, for tests
 }
 
 // other is a library beside libcuda.so.1: one source file, and the variable that names it.
@@ -69,7 +70,7 @@ func (b *builder) args(more ...string) []string {
 		"-I" + filepath.Join(b.emu, "include"), "-I" + filepath.Join(b.emu, "src"),
 		"-I" + filepath.Join(b.emu, "../include"),
 	}
-	return slices.Concat(flags(), inc, more)
+	return slices.Concat(flags(), b.defines, inc, more)
 }
 
 // build compiles into a temporary folder and renames it, so that a finished folder is complete.
@@ -155,7 +156,7 @@ func (b *builder) object(source, tmp string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	sum := sha256.Sum256(append([]byte(fmt.Sprintln(version, flags())), data...))
+	sum := sha256.Sum256(append([]byte(fmt.Sprintln(version, flags(), b.defines)), data...))
 	obj := filepath.Join(b.cache, "obj", hex.EncodeToString(sum[:16])+".o")
 	now := time.Now()
 	if os.Chtimes(obj, now, now) == nil {

@@ -46,7 +46,9 @@ func (l Library) Setenv() error {
 // where it lies. The result is cached in the user's cache folder under a hash of everything that
 // goes into it, so that a second call is quick; processes that build at the same time wait for one
 // another. It needs g++ 12 or later and the module's source tree, found from the working folder.
-func Build(sources ...string) (Library, error) {
+func Build(sources ...string) (Library, error) { return build(sources) }
+
+func build(sources []string, defines ...string) (Library, error) {
 	root, err := moduleRoot()
 	if err != nil {
 		return Library{}, err
@@ -62,7 +64,7 @@ func Build(sources ...string) (Library, error) {
 			return Library{}, err
 		}
 	}
-	b := &builder{emu: filepath.Join(root, "kernels/cuda/emu"), sources: sources}
+	b := &builder{emu: filepath.Join(root, "kernels/cuda/emu"), sources: sources, defines: defines}
 	if b.cache, err = cacheDir(); err != nil {
 		return Library{}, err
 	}
@@ -74,7 +76,7 @@ func Build(sources ...string) (Library, error) {
 	if b.present(lib) {
 		return lib, nil
 	}
-	unlock, err := lockFile(filepath.Join(b.cache, "lock"))
+	unlock, err := lockFile(lib.Dir + ".lock")
 	if err != nil {
 		return Library{}, err
 	}
@@ -133,13 +135,14 @@ func lockFile(path string) (func(), error) {
 // prune removes builds and objects that were last used before the given time.
 func prune(cache string, before time.Time) {
 	old, _ := filepath.Glob(filepath.Join(cache, "*", "libcuda.so.1"))
-	objects, _ := filepath.Glob(filepath.Join(cache, "obj", "*.o"))
-	for _, p := range append(old, objects...) {
+	objects, _ := filepath.Glob(filepath.Join(cache, "obj", "*"))
+	locks, _ := filepath.Glob(filepath.Join(cache, "*.lock"))
+	for _, p := range slices.Concat(old, objects, locks) {
 		st, err := os.Stat(p)
 		if err != nil || st.ModTime().After(before) {
 			continue
 		}
-		if filepath.Ext(p) != ".o" {
+		if filepath.Base(p) == "libcuda.so.1" {
 			p = filepath.Dir(p)
 		}
 		_ = os.RemoveAll(p)
@@ -153,7 +156,7 @@ func (b *builder) hash() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	fmt.Fprintln(h, version, flags(), b.sources)
+	fmt.Fprintln(h, version, flags(), b.defines, b.sources)
 	var files []string
 	dirs := []string{filepath.Join(b.emu, "include"), filepath.Join(b.emu, "src"), filepath.Join(b.emu, "lib"), filepath.Join(b.emu, "../include")}
 	for _, s := range b.sources {

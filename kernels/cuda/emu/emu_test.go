@@ -12,7 +12,7 @@ import (
 // library builds the emulator of the test kernels.
 func library(t *testing.T) Library {
 	t.Helper()
-	lib, err := Build("testdata/basic.cu", "testdata/faults.cu")
+	lib, err := Build(testKernels...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,13 +48,11 @@ func TestKernelsOfASource(t *testing.T) {
 	}
 }
 
+var testKernels = []string{"testdata/basic.cu", "testdata/faults.cu"}
+
 // scenarios builds testdata/*.cpp against the emulator, once.
 var scenarios = sync.OnceValues(func() (string, error) {
-	lib, err := Build("testdata/basic.cu", "testdata/faults.cu")
-	if err != nil {
-		return "", err
-	}
-	sources, err := filepath.Glob("testdata/*.cpp")
+	lib, err := build(testKernels)
 	if err != nil {
 		return "", err
 	}
@@ -63,10 +61,17 @@ var scenarios = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	built = dir
-	bin := filepath.Join(dir, "scenarios")
-	args := append([]string{"-std=gnu++17", "-Wall", "-pthread", "-I../include", "-o", bin}, sources...)
-	return bin, gxx(append(args, lib.CUDA(), filepath.Join(lib.Dir, "libcublasLt.so.13"), "-Wl,-rpath,"+lib.Dir)...)
+	return filepath.Join(dir, "scenarios"), compileScenarios(lib, filepath.Join(dir, "scenarios"))
 })
+
+func compileScenarios(lib Library, bin string) error {
+	sources, err := filepath.Glob("testdata/*.cpp")
+	if err != nil {
+		return err
+	}
+	args := append([]string{"-std=gnu++17", "-Wall", "-pthread", "-I../include", "-o", bin}, sources...)
+	return gxx(append(args, lib.CUDA(), filepath.Join(lib.Dir, "libcublasLt.so.13"), "-Wl,-rpath,"+lib.Dir)...)
+}
 
 // built is the folder of the scenarios, once they are built.
 var built string
@@ -169,5 +174,21 @@ func TestReports(t *testing.T) {
 				t.Errorf("got %s\nwant %q in it", out, c.want)
 			}
 		})
+	}
+}
+
+// The second way to switch between fibers, for processors other than x86-64, finds the same.
+func TestPortableSwitch(t *testing.T) {
+	lib, err := build(testKernels, "-DTDEMU_UCONTEXT")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := program(t)
+	for _, name := range []string{
+		"add", "warp_ops", "mma", "divergent_barrier", "deadlock", "stack_overflow", "division_by_zero",
+		"use_after_free", "shared_overrun",
+	} {
+		// The preloaded library has the name that the program asks for.
+		scenario(t, bin, name, "LD_PRELOAD="+lib.CUDA())
 	}
 }

@@ -64,9 +64,10 @@ static Capture* forbidden_by_capture() {
 Call::Call(const char* unsafe) : lock(driver().mu) {
   PerThread* t = per_thread();
   t->code = CUDA_SUCCESS;
+  if (t->host_frame < reinterpret_cast<uintptr_t>(__builtin_frame_address(0))) t->host_frame = 0;
   if (!driver().started) {
     bad = refuse(CUDA_ERROR_NOT_INITIALIZED, "cuInit was not called");
-  } else if (t->in_host_function) {
+  } else if (t->host_frame) {
     bad = refuse(CUDA_ERROR_NOT_PERMITTED, "a function called by a stream must not call the driver");
   } else if (!(ctx = current())) {
     bad = refuse(CUDA_ERROR_INVALID_CONTEXT, "the thread has no current context");

@@ -69,6 +69,7 @@ struct Stream {
   int priority = 0;
   uint64_t pushed = 0, done = 0;
   bool busy = false, destroyed = false;
+  uint64_t runner = 0;  // the thread that runs an operation
   std::deque<Op> queue;
   std::shared_ptr<Capture> capture;
   std::vector<size_t> tails;  // last nodes of this stream in the capture
@@ -140,7 +141,10 @@ Driver& driver();
 struct PerThread {
   uint64_t id;
   std::vector<Context*> stack;
-  bool in_host_function = false;
+  // The stack frame that calls a host function, 0 outside. A call of the driver
+  // from below that address comes from the function; one from above shows that
+  // a panic of Go went past the frame.
+  uintptr_t host_frame = 0;
   CUresult code = CUDA_SUCCESS;
   std::string why;
 };

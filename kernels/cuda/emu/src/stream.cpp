@@ -21,6 +21,7 @@ static void run_front(Lock& lock, Stream* s) {
   Op op = std::move(s->queue.front());
   s->queue.pop_front();
   s->busy = true;
+  s->runner = per_thread()->id;
   CUresult r = CUDA_SUCCESS;
   std::string why;
   if (op.run && !s->ctx->error) {
@@ -47,6 +48,13 @@ static bool advance_deps(Lock& lock, const std::vector<Dep>& deps, Until until) 
 static bool advance(Lock& lock, const std::shared_ptr<Stream>& s, uint64_t upto, Until until) {
   Driver& d = driver();
   while (s->done < upto) {
+    if (s->busy && s->runner == per_thread()->id) {
+      // A panic of Go went past the C frames: the operation never ends.
+      s->busy = false;
+      s->done = s->queue.empty() ? s->pushed : s->queue.front().seq - 1;
+      break_context(s->ctx, CUDA_ERROR_UNKNOWN, "a function that a stream called did not return");
+      continue;
+    }
     if (s->busy) {
       d.changed.wait(lock);
       continue;
@@ -271,10 +279,9 @@ CUresult cuLaunchHostFunc(CUstream h, CUhostFn fn, void* data) {
   if (!s) return CUDA_ERROR_INVALID_HANDLE;
   return enqueue(c.lock, s, [fn, data](std::string*) {
     PerThread* t = per_thread();
-    bool before = t->in_host_function;
-    t->in_host_function = true;
+    t->host_frame = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
     fn(data);
-    t->in_host_function = before;
+    t->host_frame = 0;
     return CUDA_SUCCESS;
   });
 }

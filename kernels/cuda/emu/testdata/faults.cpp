@@ -1,5 +1,5 @@
 // Scenarios that plant a fault and check that it is found.
-#include <sys/mman.h>
+#include <setjmp.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "driver.h"
@@ -175,6 +175,18 @@ SCENARIO(destroyed_handles) {
   OK(cuEventCreate(&e, 0));
   OK(cuEventDestroy(e));
   WANT(400, cuEventRecord(e, nullptr));
+}
+
+// A panic of Go passes the C frames of the driver as a long jump does.
+static jmp_buf away;
+SCENARIO(host_function_that_never_returns) {
+  CUstream s = stream();
+  if (!setjmp(away)) {
+    OK(cuLaunchHostFunc(s, [](void*) { longjmp(away, 1); }, nullptr));
+    OK(cuStreamSynchronize(s));
+    TRUE(false);
+  }
+  WANT(999, cuStreamSynchronize(s));
 }
 
 // Another process maps the memory, reads and changes it.
