@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"net/http/httptrace"
 	"strings"
 	"sync/atomic"
@@ -252,6 +253,31 @@ func TestCancel(t *testing.T) {
 		<-left // the worker learns of it
 		if len(c.idle) > 0 {
 			t.Errorf("%s: the connection was kept", path)
+		}
+	}
+}
+
+// TestCancelBetweenPieces: a call that ends while nobody reads is over at the next read.
+func TestCancelBetweenPieces(t *testing.T) {
+	url, _ := worker(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, "some")
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	r, err := newClient(t).Post(ctx, url+"/", nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if p, err := r.Piece(); err != nil || string(p) != "some" {
+		t.Fatalf("%q, %v", p, err)
+	}
+	cancel()
+	r.conn.abort() // the call's own may still be on its way
+	for range 2 {
+		if p, err := r.Piece(); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%q, %v", p, err)
 		}
 	}
 }

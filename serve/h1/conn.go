@@ -109,6 +109,7 @@ func (c *conn) more() error {
 		recycle(old)
 	}
 	var err error
+	c.n = 0 // tryRead is not even called if the call has ended
 	if c.raw == nil {
 		c.acquire()
 		c.n, err = c.nc.Read(c.buf[c.w:])
