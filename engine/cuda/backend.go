@@ -31,15 +31,16 @@ type Backend struct {
 	vectors  []gpu.Ptr
 	packed   int64 // bytes of weights
 
-	buffers []buffer // by handle
-	scratch scratch
-	input   input
-	steps   []step // what the ops became
-	graphs  map[int]*gpu.Graph
-	args    gpu.Args
-	heads   int          // query heads
-	rotates *tensor.RoPE // whose table the step has made so far
-	decode  kernels.Decode
+	buffers  []buffer // by handle
+	scratch  scratch
+	input    input
+	sampling sampling
+	steps    []step // what the ops became
+	graphs   map[int]*gpu.Graph
+	args     gpu.Args
+	heads    int          // query heads
+	rotates  *tensor.RoPE // whose table the step has made so far
+	decode   kernels.Decode
 
 	progress  atomic.Uint64
 	copyError atomic.Pointer[error]

@@ -53,6 +53,9 @@ func (b *Backend) prepare() error {
 	if err := b.openInput(); err != nil {
 		return err
 	}
+	if err := b.openSampling(); err != nil {
+		return err
+	}
 	return b.openScratch()
 }
 

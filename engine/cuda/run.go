@@ -14,33 +14,51 @@ import (
 // backend's and valid until the next Run. A batch without rows is allowed; in a
 // group it takes part in the collectives unless no rank has rows.
 func (b *Backend) Run(batch *tensor.Batch) ([]float32, error) {
-	if err := b.Check(batch); err != nil {
+	n := len(batch.LogitRows)
+	err := b.step(batch, func() error {
+		return b.stream.Read(b.scratch.host.Slice(0, 4*int64(n*b.Vocab)), b.scratch.logits)
+	})
+	if err != nil {
 		return nil, err
 	}
+	return b.hostLogits(n), nil
+}
+
+// hostLogits are the first n rows that were copied to the host.
+func (b *Backend) hostLogits(n int) []float32 {
+	if n == 0 {
+		return nil
+	}
+	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b.scratch.host.Bytes()))), n*b.Vocab)
+}
+
+// step runs a batch, then what after queues, which is left out if no logits are
+// wanted, and waits.
+func (b *Backend) step(batch *tensor.Batch, after func() error) error {
+	if err := b.Check(batch); err != nil {
+		return err
+	}
 	if lost := b.copyError.Swap(nil); lost != nil {
-		return nil, *lost
+		return *lost
 	}
 	total := batch.Rows()
 	for _, n := range batch.RankRows {
 		total += n
 	}
 	if total == 0 {
-		return nil, nil
+		return nil
 	}
-	n := len(batch.LogitRows) * b.Vocab
-	err := b.dev.Do(func() error {
+	return b.dev.Do(func() error {
 		if err := b.queue(batch); err != nil {
 			return err
 		}
-		if err := b.stream.Read(b.scratch.host.Slice(0, 4*int64(n)), b.scratch.logits); err != nil {
-			return err
+		if len(batch.LogitRows) > 0 {
+			if err := after(); err != nil {
+				return err
+			}
 		}
 		return b.wait()
 	})
-	if err != nil {
-		return nil, err
-	}
-	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b.scratch.host.Bytes()))), n), nil
 }
 
 func (b *Backend) wait() error {

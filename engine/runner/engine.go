@@ -30,6 +30,15 @@ type Device interface {
 	Progress() uint64
 }
 
+// Picker is a Device that can choose tokens, so that logits stay on it.
+type Picker interface {
+	Device
+	// RunPick is Run for a batch whose logit row i is chosen from as picks[i] says.
+	// logits has the rows of those that are the host's. Both are valid until the
+	// next step.
+	RunPick(b *tensor.Batch, picks []tensor.Pick) (picked []tensor.Picked, logits []float32, err error)
+}
+
 // Transport moves blocks between workers. Its methods return at once; what it
 // has to say comes back through Engine.TransferEvent.
 type Transport interface {

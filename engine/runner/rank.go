@@ -187,16 +187,36 @@ func (r *rank) forward(b *executor.Batch) (res executor.Result, ran bool) {
 			}
 		}
 	}
-	logits, err := r.device.Run(&r.batch)
+	var rows []executor.Row
+	if b != nil {
+		rows = b.Rows
+	}
+	sampled, err := r.compute(rows, copied == nil)
 	ran = err == nil
 	if err = errors.Join(copied, err); err != nil {
 		r.log.Error("a step failed", "rank", r.id, "rows", r.batch.Rows(), "error", err)
 		return executor.Result{Err: fmt.Errorf("a step with %d rows: %w", r.batch.Rows(), err)}, ran
 	}
-	if b == nil {
-		return executor.Result{}, ran
+	return executor.Result{Sampled: sampled}, ran
+}
+
+// compute runs the filled batch, and if wanted picks the tokens of its rows: on the
+// device where that can.
+func (r *rank) compute(rows []executor.Row, wanted bool) ([]executor.Sampled, error) {
+	if picker, ok := r.device.(Picker); ok {
+		if picks, some := r.samples.picks(rows); some {
+			picked, logits, err := picker.RunPick(&r.batch, picks)
+			if err != nil || !wanted {
+				return nil, err
+			}
+			return r.samples.take(rows, picked, logits), nil
+		}
 	}
-	return executor.Result{Sampled: r.samples.sample(b.Rows, logits)}, ran
+	logits, err := r.device.Run(&r.batch)
+	if err != nil || !wanted {
+		return nil, err
+	}
+	return r.samples.sample(rows, logits), nil
 }
 
 // bury ends every request that is still alive after the loop has ended.

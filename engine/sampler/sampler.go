@@ -48,7 +48,7 @@ func (s *State) Sample(logits []float32, index int, output []int32) (request.Tok
 
 	id, top := argmax(logits)
 	if !(top > float32(math.Inf(-1)) && top < float32(math.Inf(1))) {
-		return request.Token{}, badLogits(top, index)
+		return request.Token{}, BadLogits(math.IsInf(float64(top), -1), index)
 	}
 	if !s.greedy {
 		id = s.draw(logits, top, index)
@@ -60,9 +60,11 @@ func (s *State) Sample(logits []float32, index int, output []int32) (request.Tok
 	return tok, nil
 }
 
-func badLogits(top float32, index int) *request.Error {
+// BadLogits is the error of output token number index when there is nothing to
+// choose from: every logit is -Inf, or else one is NaN or +Inf.
+func BadLogits(empty bool, index int) *request.Error {
 	what := "NaN or infinite logits"
-	if math.IsInf(float64(top), -1) {
+	if empty {
 		what = "no token is allowed: every logit is -Inf"
 	}
 	return request.Errorf(request.BadLogits, "output token %d: %s", index, what)
