@@ -228,3 +228,19 @@ func TestHostFunctions(t *testing.T) {
 		b.must(pinned.Free())
 	})
 }
+
+// TestLaunchAllocatesNothing keeps the collector out of the decode loop.
+func TestLaunchAllocatesNothing(t *testing.T) {
+	on(t, func(b *bench) {
+		x, k := b.floats(0), b.kernel("td_probe_count")
+		var a Args
+		n := testing.AllocsPerRun(50, func() {
+			b.must(b.s.Launch(k, Shape{Block: Dim{X: 1}}, a.Reset().Ptr(x)))
+		})
+		if n != 0 {
+			b.Errorf("%v allocations a launch", n)
+		}
+		b.must(b.s.Sync())
+		b.equal("launches", read[int32](b, x, 1), []int32{51})
+	})
+}
