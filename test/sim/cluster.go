@@ -27,6 +27,7 @@ type Net struct {
 type Session struct {
 	Prompt    []int32
 	MaxTokens int
+	N         int // choices, 0 = 1
 	Salt      string
 	Sampling  request.Sampling
 	ID        request.ID
@@ -38,14 +39,14 @@ type Session struct {
 	cancelled bool
 }
 
-// Tokens returns what the client got over both legs.
-func (s *Session) Tokens() []int32 {
+// Tokens returns what the client got of a choice over both legs.
+func (s *Session) Tokens(choice int) []int32 {
 	var out []int32
 	if s.Ctx != nil && (s.Gen == nil || s.Emitted) {
-		out = append(out, s.Ctx.Tokens...)
+		out = append(out, s.Ctx.Choices()[choice].Tokens...)
 	}
 	if s.Gen != nil {
-		out = append(out, s.Gen.Tokens...)
+		out = append(out, s.Gen.Choices()[choice].Tokens...)
 	}
 	return out
 }
@@ -138,7 +139,7 @@ func (c *Cluster) Start(s *Session) {
 
 func (s *Session) contextLeg() *request.Request {
 	return &request.Request{
-		ID: s.ID, Kind: request.ContextOnly, Prompt: s.Prompt, MaxTokens: s.MaxTokens, Sampling: s.Sampling,
+		ID: s.ID, Kind: request.ContextOnly, Prompt: s.Prompt, MaxTokens: s.MaxTokens, Choices: s.N, Sampling: s.Sampling,
 		CacheSalt: s.Salt, TransferID: int64(s.ID) + 1, GenFirst: s.GenFirst,
 	}
 }
@@ -178,8 +179,10 @@ func (c *Cluster) follow() {
 func (c *Cluster) startGen(s *Session) {
 	r := *s.Ctx.Req
 	r.ID, r.Kind, r.FirstEmitted = genID(s.ID), request.GenerationOnly, s.Emitted
-	for _, t := range s.Ctx.Tokens {
-		r.FirstTokens = append(r.FirstTokens, request.Token{ID: t})
+	for _, c := range s.Ctx.Choices() {
+		for _, t := range c.Tokens {
+			r.FirstTokens = append(r.FirstTokens, request.Token{ID: t})
+		}
 	}
 	s.Gen = c.Gen.Submit(c.Now, &r, s.Ctx.Handle)
 }

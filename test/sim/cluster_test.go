@@ -43,15 +43,22 @@ func verifySessions(t tb, c *Cluster) {
 		if s.Gen != nil {
 			last = s.Gen
 		}
-		want := Oracle(50000, c.Ctx.Root(s.Ctx.Req), s.Prompt, s.MaxTokens)
-		got := s.Tokens()
-		complete := last.Finish == request.FinishLength
-		if !slices.Equal(got, want[:min(len(got), len(want))]) || complete && len(got) != len(want) {
-			t.Fatalf("session %d (%s): tokens %v, want %v", s.ID, last.Finish, got, want)
+		for i, choice := range last.Choices() {
+			want := OracleChoice(50000, c.Ctx.Root(s.Ctx.Req), s.Prompt, i, s.MaxTokens)
+			got := s.Tokens(i)
+			complete := choice.Finish == request.FinishLength
+			if !slices.Equal(got, want[:min(len(got), len(want))]) || complete && len(got) != len(want) {
+				t.Fatalf("session %d, choice %d (%s): tokens %v, want %v", s.ID, i, choice.Finish, got, want)
+			}
 		}
 		for _, leg := range []*Track{s.Ctx, s.Gen} {
-			if leg != nil && (leg.Finish == request.Running || !leg.Retired) {
-				t.Fatalf("session %d: a leg ended %q, retired %v", s.ID, leg.Finish, leg.Retired)
+			if leg == nil {
+				continue
+			}
+			for _, choice := range leg.Choices() {
+				if choice.Finish == request.Running || !choice.Retired {
+					t.Fatalf("session %d, choice %d: a leg ended %q, retired %v", s.ID, choice.Choice, choice.Finish, choice.Retired)
+				}
 			}
 		}
 	}
@@ -300,6 +307,7 @@ func TestRandomRuns(t *testing.T) {
 			if kindFull {
 				r := full(n, p, g)
 				r.CacheSalt = salt
+				r.Choices = c.someChoices(t, p, g)
 				r.Priority = float64(rapid.IntRange(0, 2).Draw(t, "priority")) / 2
 				if rapid.IntRange(0, 4).Draw(t, "deadline") == 0 {
 					r.Deadline = c.Now + time.Second
@@ -311,8 +319,9 @@ func TestRandomRuns(t *testing.T) {
 			s.Salt = salt
 			s.Emitted = rapid.Bool().Draw(t, "emitted")
 			s.NoGen = rapid.IntRange(0, 9).Draw(t, "frontend gone") == 0
+			s.N = c.someChoices(t, p, g)
 			if s.GenFirst = rapid.Bool().Draw(t, "generation first"); s.GenFirst {
-				s.Emitted, s.NoGen = false, false
+				s.Emitted, s.NoGen, s.N = false, false, 1
 				s.Alone = rapid.IntRange(0, 4).Draw(t, "unsupervised") == 0
 			}
 			c.Start(s)
@@ -378,6 +387,16 @@ func TestRandomRuns(t *testing.T) {
 	})
 }
 
+// someChoices draws how many choices a request asks for: one if several would need
+// so much of a mixed worker that its own leases could keep it out for ever.
+func (c *Cluster) someChoices(t *rapid.T, prompt []int32, g int) int {
+	n, b := rapid.SampledFrom([]int{0, 1, 2, 4}).Draw(t, "n"), c.Gen.cfg.BlockTokens
+	if c.Ctx == c.Gen && n*((len(prompt)+g)/b+1) > c.Gen.cfg.Blocks/3 {
+		return 1
+	}
+	return n
+}
+
 func randomCluster(t *rapid.T) *Cluster {
 	b := 1 << rapid.IntRange(0, 4).Draw(t, "logB")
 	draw := func(role executor.Role) executor.Config {
@@ -439,9 +458,12 @@ func TestScenario12CancelStorm(t *testing.T) {
 	for i := 0; i < n; {
 		for range c.rng.IntN(8) {
 			s := session(i, prompt(c.rng.IntN(300), 1+c.rng.IntN(120)), 1+c.rng.IntN(60))
-			s.GenFirst = c.rng.IntN(2) == 0
+			if s.GenFirst = c.rng.IntN(2) == 0; !s.GenFirst {
+				s.N = c.rng.IntN(4)
+			}
 			if i++; i%3 == 0 {
 				r := full(1<<20+i, s.Prompt, s.MaxTokens)
+				r.Choices = s.N
 				c.Gen.Submit(c.Now, r, nil)
 				c.at(c.Now+time.Duration(c.rng.IntN(1500))*time.Millisecond, func() { c.Gen.Core.Cancel(c.Now, r.ID); c.Gen.flush() })
 				continue

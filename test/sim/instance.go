@@ -40,7 +40,7 @@ type Instance struct {
 
 	cfg    InstanceConfig
 	tracks map[request.ID]*Track // without a final event, or not retired
-	live   int                   // delivered, without a final event
+	live   int                   // choices of those without a final event
 	aborts map[transfer.ID]int   // answers that are due
 	mail   bool                  // rank 0 has something for the next delivery
 
@@ -120,7 +120,7 @@ func NewInstance(cfg InstanceConfig, seed uint64) (*Instance, error) {
 	return in, nil
 }
 
-// Live is how many requests have no final event yet.
+// Live is how many choices of requests have no final event yet.
 func (in *Instance) Live() int { return in.live }
 
 // fail keeps the first thing that must not be.
@@ -138,10 +138,12 @@ func (in *Instance) at(t time.Duration, do func()) {
 
 // Submit offers a request to rank 0. h is its hand-over, or nil.
 func (in *Instance) Submit(r *request.Request, h *transfer.Handle) *Track {
-	t := &Track{Req: r}
+	t := newTrack(r)
 	lead := in.Ranks[0]
 	if err := lead.Lock.Offer(r, h); err != nil {
-		t.Finish, t.Err, t.Retired = request.FinishError, err, true
+		for _, c := range t.Choices() {
+			c.Finish, c.Err, c.Retired = request.FinishError, err, true
+		}
 		in.Log.Refused++
 		in.Log.failed(err.Code)
 		if n := lead.Lock.Stats(in.Now).Queued + in.entering; err.Code == request.QueueFull && n < in.cfg.Step.MaxQueued {
@@ -151,14 +153,14 @@ func (in *Instance) Submit(r *request.Request, h *transfer.Handle) *Track {
 	}
 	in.entering++
 	in.tracks[r.ID] = t
-	in.live++
+	in.live += r.Answers()
 	in.mail = true
 	in.Log.Entered++
 	if h != nil {
 		in.paths.keptAlive(h)
 	}
 	lead.Lock.Enter(in.Now, &lockstep.Arrival{
-		Item: adprouter.NewItem(r, 0), Prompt: r.Prompt, Salt: r.CacheSalt, Deadline: r.Deadline, Handle: h, HandOver: h != nil,
+		Item: adprouter.NewItem(r, r.Answers()-1), Prompt: r.Prompt, Salt: r.CacheSalt, Deadline: r.Deadline, Handle: h, HandOver: h != nil,
 		Body: body{req: r, handle: h, track: t, entered: in.Now},
 	})
 	return t
@@ -193,8 +195,10 @@ func (in *Instance) Abort(id transfer.ID) {
 
 // cancelled notes that a request must end in the iteration that comes.
 func (in *Instance) cancelled(t *Track) {
-	t.Cancel = true
-	in.cancels = append(in.cancels, t)
+	for _, c := range t.Choices() {
+		c.Cancel = true
+		in.cancels = append(in.cancels, c)
+	}
 }
 
 // Drain begins an orderly end.

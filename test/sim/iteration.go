@@ -193,12 +193,14 @@ func (in *Instance) answer(rank int, f lockstep.Fates) {
 			in.fail("rank %d ends request %d (%s), which has ended", rank, r.ID, r.Code)
 			continue
 		}
-		t.Finish, t.Retired = request.FinishError, true
-		if r.Code == request.Cancelled {
-			t.Finish = request.FinishCancelled
+		for _, c := range t.Choices() {
+			c.Finish, c.Retired, c.Cancel = request.FinishError, true, t.Cancel
+			if r.Code == request.Cancelled {
+				c.Finish = request.FinishCancelled
+			}
+			c.Err = request.Errorf(r.Code, "in the queue")
+			in.ended(c)
 		}
-		t.Err = request.Errorf(r.Code, "in the queue")
-		in.ended(t)
 		delete(in.tracks, r.ID)
 	}
 	for _, h := range f.KeepAlives {
@@ -244,8 +246,7 @@ func (in *Instance) effects(rank int, e *executor.Effects) {
 		if o.Finish == request.Running {
 			continue
 		}
-		t := in.Ranks[rank].Tracks[o.Request.ID]
-		in.ended(t)
+		in.ended(in.Ranks[rank].Tracks[o.Request.ID].Choices()[o.Choice])
 		if o.Handle != nil {
 			in.paths.offered(rank, o.Handle)
 		}

@@ -50,9 +50,9 @@ func (m *Model) Write(root blockhash.Hash, r executor.Row) {
 	}
 }
 
-// Next reads all positions of a row and returns the next token. known are the
+// Next reads all positions of a row and returns what the next tokens are drawn from. known are the
 // tokens that the row's request really has: any other slot content is an error.
-func (m *Model) Next(root blockhash.Hash, r executor.Row, known []int32) (int32, error) {
+func (m *Model) Next(root blockhash.Hash, r executor.Row, known []int32) (uint64, error) {
 	h := seed(root)
 	for p := range r.Pos + len(r.Tokens) {
 		s := m.block(r.Pages[p/m.BlockTokens])[p%m.BlockTokens]
@@ -62,18 +62,28 @@ func (m *Model) Next(root blockhash.Hash, r executor.Row, known []int32) (int32,
 		}
 		h = mix(h, s.token)
 	}
-	return int32((h >> 16) % uint64(m.Vocab)), nil
+	return h, nil
+}
+
+// draw is the fake sampler: each choice draws another token from the same hash.
+func draw(h uint64, vocab, choice int) int32 {
+	return int32((h>>16 + 7919*uint64(choice)) % uint64(vocab))
 }
 
 // Oracle returns the n tokens that follow prompt, computed alone.
 func Oracle(vocab int, root blockhash.Hash, prompt []int32, n int) []int32 {
+	return OracleChoice(vocab, root, prompt, 0, n)
+}
+
+// OracleChoice returns the n tokens that follow prompt in a choice.
+func OracleChoice(vocab int, root blockhash.Hash, prompt []int32, choice, n int) []int32 {
 	h := seed(root)
 	for _, t := range prompt {
 		h = mix(h, t)
 	}
 	out := make([]int32, n)
 	for i := range out {
-		out[i] = int32((h >> 16) % uint64(vocab))
+		out[i] = draw(h, vocab, choice)
 		h = mix(h, out[i])
 	}
 	return out

@@ -286,15 +286,24 @@ func external(cfg *executor.Config, r *request.Request) *transfer.Handle {
 // verify compares what a client got with what the model says alone. It reports
 // false only before the end.
 func (p *paths) verify(t *Track) bool {
+	for _, c := range t.Choices() {
+		if !p.verifyChoice(c) {
+			return false
+		}
+	}
+	return true
+}
+
+func (p *paths) verifyChoice(t *Track) bool {
 	if t.Finish == request.Running {
 		p.in.fail("request %d is retired before its end", t.Req.ID)
 		return false
 	}
 	root := p.in.Ranks[0].Root(t.Req)
-	want := Oracle(p.in.cfg.Core.Vocab, root, t.Req.Prompt, max(t.Req.MaxTokens, 1))
+	want := OracleChoice(p.in.cfg.Core.Vocab, root, t.Req.Prompt, t.Choice, max(t.Req.MaxTokens, 1))
 	got := t.Tokens
 	if t.Req.FirstEmitted {
-		want = want[min(len(want), len(t.Req.FirstTokens)):]
+		want = want[min(len(want), len(t.first())):]
 	}
 	if t.Finish == request.FinishLength {
 		p.checkLength(t)
@@ -309,7 +318,7 @@ func (p *paths) verify(t *Track) bool {
 func (p *paths) checkLength(t *Track) {
 	want := min(t.Req.MaxTokens, p.in.cfg.Core.MaxSeqLen-len(t.Req.Prompt))
 	if t.Req.FirstEmitted {
-		want -= len(t.Req.FirstTokens)
+		want -= len(t.first())
 	}
 	if len(t.Tokens) != want {
 		p.in.fail("request %d has %d tokens, want %d", t.Req.ID, len(t.Tokens), want)

@@ -65,14 +65,15 @@ func mustRun(t tb, w *Worker) {
 func verify(t tb, w *Worker) {
 	t.Helper()
 	for _, id := range w.Order {
-		tr := w.Tracks[id]
-		want := Oracle(w.cfg.Vocab, w.Root(tr.Req), tr.Req.Prompt, tr.Req.MaxTokens)
-		whole := tr.Req.Kind == request.Full && tr.Finish == request.FinishLength
-		if whole && !slices.Equal(tr.Tokens, want) {
-			t.Fatalf("request %d: tokens differ from the oracle", id)
-		}
-		if tr.Finish == request.Running || !tr.Retired {
-			t.Fatalf("request %d: finish %q, retired %v", id, tr.Finish, tr.Retired)
+		for _, tr := range w.Tracks[id].Choices() {
+			want := OracleChoice(w.cfg.Vocab, w.Root(tr.Req), tr.Req.Prompt, tr.Choice, tr.Req.MaxTokens)
+			whole := tr.Req.Kind == request.Full && tr.Finish == request.FinishLength
+			if whole && !slices.Equal(tr.Tokens, want) {
+				t.Fatalf("request %d, choice %d: tokens differ from the oracle", id, tr.Choice)
+			}
+			if tr.Finish == request.Running || !tr.Retired {
+				t.Fatalf("request %d, choice %d: finish %q, retired %v", id, tr.Choice, tr.Finish, tr.Retired)
+			}
 		}
 	}
 	st := w.Core.Stats()
@@ -562,8 +563,8 @@ func TestPullsFollowThePolicy(t *testing.T) {
 		settle(t, c)
 		verifySessions(t, c)
 		for _, s := range c.Sessions {
-			if len(s.Tokens()) != 300 {
-				t.Errorf("%s: a request has %d tokens", policy, len(s.Tokens()))
+			if len(s.Tokens(0)) != 300 {
+				t.Errorf("%s: a request has %d tokens", policy, len(s.Tokens(0)))
 			}
 		}
 		if st := c.Gen.Core.Stats(); (policy == scheduler.MaxUtilization) != (st.Paused > 0) {

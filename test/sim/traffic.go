@@ -191,6 +191,9 @@ func (tr *Traffic) send() {
 		CacheSalt: []string{"", "", "salt"}[tr.rng.IntN(3)],
 	}
 	tr.next++
+	if tr.rng.IntN(3) == 0 {
+		r.Choices = 1 + tr.rng.IntN(maxChoices)
+	}
 	if n := len(tr.In.Ranks); tr.rng.IntN(6) == 0 {
 		r.DPRank, r.DPRelax = tr.rng.IntN(n), tr.rng.IntN(2) == 0
 	}
@@ -251,8 +254,11 @@ func (tr *Traffic) handOver(r *request.Request) *transfer.Handle {
 		return nil
 	case x < ctx+gen:
 		r.Kind, r.TransferID = request.GenerationOnly, int64(r.ID)
-		first := Oracle(cfg.Vocab, tr.In.Ranks[0].Root(r), r.Prompt, 1)
-		r.FirstTokens, r.FirstEmitted = []request.Token{{ID: first[0]}}, tr.rng.IntN(2) == 0
+		for i := range r.Answers() {
+			first := OracleChoice(cfg.Vocab, tr.In.Ranks[0].Root(r), r.Prompt, i, 1)
+			r.FirstTokens = append(r.FirstTokens, request.Token{ID: first[0]})
+		}
+		r.FirstEmitted = tr.rng.IntN(2) == 0
 		return external(cfg, r)
 	}
 	return nil

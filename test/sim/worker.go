@@ -11,9 +11,11 @@ import (
 	"tandem/engine/transfer"
 )
 
-// Track is everything the client of one request has seen.
+// Track is everything the client of one request has seen, of its first choice.
 type Track struct {
 	Req     *request.Request
+	Choice  int
+	Forks   []*Track // the choices after the first
 	Tokens  []int32
 	Text    string
 	Finish  request.Finish
@@ -24,6 +26,26 @@ type Track struct {
 	FirstAt uint64 // launched steps when the first token came
 	DoneAt  uint64
 	Retired bool
+}
+
+// newTrack makes the tracks of a request's choices.
+func newTrack(r *request.Request) *Track {
+	t := &Track{Req: r}
+	for i := range r.Answers() - 1 {
+		t.Forks = append(t.Forks, &Track{Req: r, Choice: i + 1})
+	}
+	return t
+}
+
+// Choices are the tracks of all choices.
+func (t *Track) Choices() []*Track { return append([]*Track{t}, t.Forks...) }
+
+// first are the output tokens that the choice came with.
+func (t *Track) first() []request.Token {
+	if t.Req.Answers() > 1 && len(t.Req.FirstTokens) > 0 {
+		return t.Req.FirstTokens[t.Choice : t.Choice+1]
+	}
+	return t.Req.FirstTokens
 }
 
 // Worker is one core with a fake model and a record of what clients see.
@@ -70,7 +92,7 @@ func (w *Worker) Root(r *request.Request) blockhash.Hash {
 
 // Submit hands a request to the core.
 func (w *Worker) Submit(now time.Duration, r *request.Request, h *transfer.Handle) *Track {
-	t := &Track{Req: r}
+	t := newTrack(r)
 	if w.Tracks[r.ID] == nil {
 		w.Order = append(w.Order, r.ID)
 	}
@@ -139,18 +161,22 @@ func (w *Worker) run(b *executor.Batch) executor.Result {
 		w.Log += "| "
 	}
 	for i, r := range b.Rows {
-		t, err := w.Model.Next(w.Root(r.Request), r, w.known(r.Request))
+		h, err := w.Model.Next(w.Root(r.Request), r, w.known(r.Request))
 		if err != nil && w.err == nil {
 			w.err = err
 		}
-		res.Sampled[i].Token = request.Token{ID: t}
+		res.Sampled[i].Token = request.Token{ID: draw(h, w.Model.Vocab, int(r.Request.Sampling.Stream))}
+		for _, q := range r.Forks {
+			one := executor.Sampled{Token: request.Token{ID: draw(h, w.Model.Vocab, int(q.Sampling.Stream))}}
+			res.Sampled[i].Forks = append(res.Sampled[i].Forks, one)
+		}
 	}
 	return res
 }
 
-// known returns the tokens a request has by the client's account.
+// known returns the tokens a choice has by the client's account.
 func (w *Worker) known(r *request.Request) []int32 {
-	t := w.Tracks[r.ID]
+	t := w.Tracks[r.ID].Choices()[r.Sampling.Stream]
 	out := slices.Clone(r.Prompt)
 	if r.Kind == request.GenerationOnly && (r.FirstEmitted || len(t.Tokens) == 0) {
 		for _, f := range r.FirstTokens {
@@ -163,13 +189,17 @@ func (w *Worker) known(r *request.Request) []int32 {
 // checkBatch proves INV-8 and INV-9.
 func (w *Worker) checkBatch(b *executor.Batch) error {
 	rows := 0
-	seen := map[request.ID]bool{}
+	type sequence struct {
+		id     request.ID
+		stream uint32
+	}
+	seen := map[sequence]bool{}
 	for _, r := range b.Rows {
 		rows += len(r.Tokens)
-		end := r.Pos + len(r.Tokens)
+		end, seq := r.Pos+len(r.Tokens), sequence{r.Request.ID, r.Request.Sampling.Stream}
 		known := w.known(r.Request)
 		switch {
-		case seen[r.Request.ID]:
+		case seen[seq]:
 			return fmt.Errorf("sim: INV-8: request %d is twice in a batch", r.Request.ID)
 		case len(r.Tokens) == 0 || end > len(known) || !slices.Equal(known[r.Pos:end], r.Tokens):
 			return fmt.Errorf("sim: INV-8: request %d: row of %d tokens at %d of %d", r.Request.ID, len(r.Tokens), r.Pos, len(known))
@@ -180,7 +210,7 @@ func (w *Worker) checkBatch(b *executor.Batch) error {
 		case r.Sample && r.Index != len(known)-len(r.Request.Prompt):
 			return fmt.Errorf("sim: request %d: output index %d", r.Request.ID, r.Index)
 		}
-		seen[r.Request.ID] = true
+		seen[seq] = true
 	}
 	if rows > w.cfg.MaxNumTokens || len(b.Rows) > w.cfg.MaxBatch {
 		return fmt.Errorf("sim: INV-8: %d rows of %d requests", rows, len(b.Rows))
@@ -199,7 +229,9 @@ func (w *Worker) flush() {
 	}
 	for _, id := range e.Retired {
 		if t := w.Tracks[id]; t != nil {
-			t.Retired = true
+			for _, c := range t.Choices() {
+				c.Retired = true
+			}
 		}
 	}
 	if w.OnEffects != nil {
@@ -213,9 +245,10 @@ func (w *Worker) output(o executor.Output) error {
 	if t == nil || t.Req != o.Request {
 		return fmt.Errorf("sim: output for a foreign request %d", o.Request.ID)
 	}
+	t = t.Choices()[o.Choice]
 	before := len(t.Tokens)
 	if t.Req.FirstEmitted {
-		before += len(t.Req.FirstTokens)
+		before += len(t.first())
 	}
 	iter := w.Core.Stats().Iter
 	switch {
