@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -73,6 +74,12 @@ func (m *manyChoices) add(t *testing.T, data []byte) {
 // askMany sends a completion, streamed or not.
 func askMany(t *testing.T, url, members string, streamed bool) *manyChoices {
 	t.Helper()
+	return askManyTelling(t, url, members, streamed, func(int) {})
+}
+
+// askManyTelling calls told with the number of events that came.
+func askManyTelling(t *testing.T, url, members string, streamed bool, told func(int)) *manyChoices {
+	t.Helper()
 	body := `{"prompt":"Once upon a time there was a fox, and","max_tokens":24,"return_token_ids":true,` + members + `}`
 	if streamed {
 		body = strings.Replace(body, "{", `{"stream":true,"stream_options":{"include_usage":true},`, 1)
@@ -96,7 +103,8 @@ func askMany(t *testing.T, url, members string, streamed bool) *manyChoices {
 		return &m
 	}
 	events := openai.NewEventReader(resp.Body, 0)
-	for {
+	for n := 0; ; n++ {
+		told(n)
 		ev, err := events.Next()
 		if err != nil {
 			t.Fatal(err)
@@ -189,5 +197,34 @@ func TestChoicesOfAClientThatLeaves(t *testing.T) {
 		}
 		cancel()
 		waitClean(t, settleLimit, pair.ctx, pair.gen)
+	}
+}
+
+// TestResumeOfChoices kills the gen worker in the middle of a stream: all choices
+// go on at another one.
+func TestResumeOfChoices(t *testing.T) {
+	ctxWorker := startWorker(t, "ctx", workerConfig{threads: 1})
+	first, second := startWorker(t, "gen", workerConfig{threads: 1}), startWorker(t, "gen", workerConfig{threads: 1})
+	front := startFrontend(t, []*process{ctxWorker}, []*process{first, second}, "")
+	const members = `"temperature":1,"seed":11,"logprobs":1,"n":3,"stop":["."]`
+	want := askMany(t, front.url, members, false)
+	running := func() *process {
+		if stats(t, first).Active > 0 {
+			return first
+		}
+		return second
+	}
+	killed := false
+	got := askManyTelling(t, front.url, members, true, func(n int) {
+		if n == 20 && !killed {
+			killed = true
+			running().signal(t, syscall.SIGKILL)
+		}
+	})
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf(" got %+v\nwant %+v", got, want)
+	}
+	if text := get(t, front.url+"/metrics"); !strings.Contains(text, `tandem_streams_resumed_total{outcome="resumed"} 1`) {
+		t.Error("no stream was resumed: the test shows nothing")
 	}
 }
