@@ -30,6 +30,7 @@ type other struct{ name, source, key string }
 
 var others = []other{
 	{"libcublasLt.so.13", "lib/cublaslt.cpp", "TANDEM_CUBLASLT"},
+	{"libnccl.so.2", "lib/nccl.cpp", "TANDEM_NCCL"},
 }
 
 func compiler() string {
@@ -125,7 +126,7 @@ func (b *builder) build(dir string) error {
 func (b *builder) link(tmp string, objects []string) error {
 	link := func(name string, in ...string) error {
 		args := append([]string{"-shared", "-pthread", "-Wl,-z,defs", "-Wl,-soname," + name, "-Wl,-rpath,$ORIGIN", "-o", filepath.Join(tmp, name)}, in...)
-		return gxx(append(args, "-ldl")...)
+		return gxx(append(args, "-ldl", "-lrt")...)
 	}
 	if err := link("libcuda.so.1", objects...); err != nil {
 		return err

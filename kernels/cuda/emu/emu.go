@@ -156,7 +156,7 @@ func (b *builder) hash() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	fmt.Fprintln(h, version, flags(), b.defines, b.sources)
+	_, _ = fmt.Fprintln(h, version, flags(), b.defines, b.sources)
 	var files []string
 	dirs := []string{filepath.Join(b.emu, "include"), filepath.Join(b.emu, "src"), filepath.Join(b.emu, "lib"), filepath.Join(b.emu, "../include")}
 	for _, s := range b.sources {
@@ -185,7 +185,7 @@ func hashFile(h io.Writer, path string) error {
 	if err != nil {
 		return fmt.Errorf("cuda emulator: %w", err)
 	}
-	fmt.Fprintln(h, path, len(data))
+	_, _ = fmt.Fprintln(h, path, len(data))
 	_, err = h.Write(data)
 	return err
 }
