@@ -168,6 +168,27 @@ func TestSharedTwinKeepsTheOrder(t *testing.T) {
 	check(t, m)
 }
 
+// TestCopyEndsAfterItsParentsWereFreed lets the source of a copy outlive the
+// tables: its parents must still be evicted later.
+func TestCopyEndsAfterItsParentsWereFreed(t *testing.T) {
+	m := newPool(t, 4, 2, false)
+	u, _ := run(t, m, blockhash.Hash{}, seqTokens(0, 6))
+	source := u.table[2]
+	m.BeginCopy(source)
+	m.Release(u.table)
+	if m.Free() != 3 || m.Unreferenced(source) {
+		t.Fatalf("%d blocks are free while one is copied", m.Free())
+	}
+	m.EndCopy(source)
+	if err := m.Check(tablesOf(nil)); err != nil || m.Free() != 4 {
+		t.Fatalf("%d free: %v", m.Free(), err)
+	}
+	table, _ := m.Take(nil, 2) // the empty one, then the leaf
+	if !slices.Contains(table, source) {
+		t.Errorf("took %v, the leaf is %d", table, source)
+	}
+}
+
 func TestPartialPrefersLongestThenLowest(t *testing.T) {
 	m := newPool(t, 8, 8, true)
 	root := blockhash.Root("m0", "", "")
