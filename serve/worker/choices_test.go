@@ -133,6 +133,23 @@ func TestBestOf(t *testing.T) {
 	}
 }
 
+// TestRequestsWithoutSeedDrawOne: the same question twice gives two answers.
+func TestRequestsWithoutSeedDrawOne(t *testing.T) {
+	e := newEngine(executor.Mixed, "abcd")
+	srv := serveFake(t, e, nil)
+	seeds := map[uint64]bool{}
+	for range 3 {
+		post(t, srv.URL+"/v1/completions", `{"prompt":"xyz"}`)
+		q := e.last(t)
+		if seeds[q.Sampling.Seed] = true; q.Sampling.Seeded {
+			t.Error("it counts as the client's own")
+		}
+	}
+	if len(seeds) != 3 {
+		t.Errorf("three requests drew the seeds %v", seeds)
+	}
+}
+
 func TestContextLegOfSeveralChoices(t *testing.T) {
 	srv := serveFake(t, newEngine(executor.Ctx, "ab"), nil)
 	_, _, text := post(t, srv.URL+"/v1/completions",

@@ -1,6 +1,8 @@
 package worker
 
 import (
+	"math/rand/v2"
+
 	"tandem/engine/request"
 	"tandem/engine/tokenizer"
 	"tandem/serve/openai"
@@ -18,7 +20,7 @@ func (j *job) sampling() (request.Sampling, error) {
 	s.RepetitionPenalty = pick(s.RepetitionPenalty, def.RepetitionPenalty, q.RepetitionPenalty)
 	s.PresencePenalty = pick(0, nil, q.PresencePenalty)
 	s.FrequencyPenalty = pick(0, nil, q.FrequencyPenalty)
-	if q.Seed != nil {
+	if s.Seed = rand.Uint64(); q.Seed != nil { // a draw that nobody can repeat, else
 		s.Seed, s.Seeded = *q.Seed, true
 	}
 	if s.Logprobs = q.Logprobs; q.WantsLogprobs() {
