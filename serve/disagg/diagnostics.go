@@ -36,7 +36,7 @@ type diagnosis struct {
 	RequestID string  `json:"request_id,omitempty"`
 	Ctx       string  `json:"ctx"`
 	Gen       string  `json:"gen"`
-	Sched     string  `json:"sched"`
+	Sched     string  `json:"sched"`      // "" of an abort, which may be of any attempt
 	ElapsedMs float64 `json:"elapsed_ms"` // of the leg; of a disconnect since the arrival
 	Status    int     `json:"http_status,omitempty"`
 	Error     string  `json:"error,omitempty"`

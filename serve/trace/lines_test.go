@@ -20,7 +20,7 @@ func TestLinesAreBounded(t *testing.T) {
 	l.bytes = 100
 	const lines = 400
 	for i := range lines {
-		if _, err := l.Write([]byte(fmt.Sprintf("line %04d", i))); err != nil {
+		if _, err := fmt.Fprintf(l, "line %04d", i); err != nil {
 			t.Fatal(err)
 		}
 	}

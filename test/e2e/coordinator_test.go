@@ -70,10 +70,10 @@ func TestConversationsOutliveFrontends(t *testing.T) {
 				}
 			}
 			check("at first")
-			if turnAt(t, a, "alone") != turnAt(t, a, "alone") {
+			homes["alone"] = turnAt(t, a, "alone") // b never sees it before a restarts
+			if at := turnAt(t, a, "alone"); at != homes["alone"] {
 				t.Error("a conversation moved at one frontend")
 			}
-			homes["alone"] = turnAt(t, a, "alone")
 			for _, p := range []**process{&b, &a} {
 				name, port := (*p).name, ports[1]
 				if name == "a" {
