@@ -47,6 +47,9 @@ func (c *Core) refuse(r *request.Request, h *transfer.Handle) *request.Error {
 			"prompt and max_tokens of %d choices need %d KV blocks, this worker has %d: lower one of them", r.Answers(), n, c.cfg.Blocks)
 	}
 	if r.TransferID != 0 && r.Kind != request.Full && c.recent.refused(transfer.ID(r.TransferID), c.now) {
+		if r.Kind == request.GenerationOnly { // the frontend tries again after a broken connection: a new hand-over helps
+			return request.Errorf(request.UnknownTransfer, "this worker was told to give the hand-over up")
+		}
 		return request.Errorf(request.Cancelled, "aborted before it came")
 	}
 	return nil
@@ -94,6 +97,10 @@ func (c *Core) refuseRole(r *request.Request, h *transfer.Handle) *request.Error
 		return request.Invalid(param+".disagg_request_id", "the id is missing")
 	}
 	id := transfer.ID(r.TransferID)
+	if r.Kind == request.GenerationOnly && c.byGen[id] != nil {
+		// Its connection broke, and this side has not noticed yet, or its blocks are still being written.
+		return request.Errorf(request.UnknownTransfer, "an earlier attempt of the hand-over is still here")
+	}
 	if side[id] != nil || r.Kind == request.GenerationOnly && c.borrows[id] != nil {
 		return request.Invalid(param+".disagg_request_id", "id %d is in use", r.TransferID)
 	}

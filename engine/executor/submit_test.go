@@ -111,6 +111,35 @@ func TestDuplicateIDLeavesTheOlderAlone(t *testing.T) {
 	}
 }
 
+// A gen leg that is tried again at a worker that still has its first attempt, or was told to give it up, is told that only a
+// new hand-over helps: the request itself is fine.
+func TestRepeatedGenLeg(t *testing.T) {
+	c, err := New(testConfig(Gen))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &transfer.Handle{ID: 5, PromptTokens: 3, Lease: time.Minute, Layout: c.cfg.Layout}
+	first, again := validRequest(), validRequest()
+	gen(first)
+	gen(again)
+	again.ID = 2
+	c.Submit(0, first, h)
+	for _, o := range c.Effects().Outputs {
+		if o.Err != nil {
+			t.Fatalf("the first attempt is refused: %v", o.Err)
+		}
+	}
+	for _, abort := range []bool{false, true} {
+		if abort {
+			c.Abort(0, 6)
+			again.TransferID, h.ID = 6, 6
+		}
+		if pre := c.Precheck(again, h); pre == nil || pre.Code != request.UnknownTransfer {
+			t.Errorf("aborted %t: %v", abort, pre)
+		}
+	}
+}
+
 func TestFullQueueRefuses(t *testing.T) {
 	cfg := testConfig(Mixed)
 	cfg.MaxQueued = 2
