@@ -53,7 +53,7 @@ func ReadBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	}
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Now().Add(bodyTime)) // test recorders have none
-	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	data, err := readSized(http.MaxBytesReader(w, r.Body, limit), r.ContentLength)
 	var big *http.MaxBytesError
 	switch {
 	case errors.As(err, &big):
@@ -68,6 +68,31 @@ func ReadBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 		return nil, NewError(http.StatusBadRequest, CodeInvalidRequest, "the request body ended early: %v", err)
 	}
 	return data, nil
+}
+
+// maxTrusted bounds the memory that a client gets by saying how much it will send.
+const maxTrusted = 64 << 10
+
+// readSized is io.ReadAll for a reader that should give size bytes, < 0 = unknown: most bodies then take no more memory than
+// they need, and none is copied while it grows.
+func readSized(r io.Reader, size int64) ([]byte, error) {
+	if size < 0 {
+		size = 511
+	}
+	data := make([]byte, 0, min(size, maxTrusted)+1) // one more, to see the end
+	for {
+		n, err := r.Read(data[len(data):cap(data)])
+		data = data[:len(data)+n]
+		if errors.Is(err, io.EOF) {
+			return data, nil
+		}
+		if err != nil {
+			return data, err //nolint:wrapcheck // as io.ReadAll
+		}
+		if len(data) == cap(data) {
+			data = append(data, 0)[:len(data)]
+		}
+	}
 }
 
 // Bounds of drain.
