@@ -22,6 +22,7 @@ var (
 	errIdle       = errors.New("the worker sent nothing for stream_idle_timeout_sec")
 	errAdmission  = errors.New("the worker did not accept the request within admission_timeout_sec")
 	errWorkerLost = errors.New("the worker's process ended")
+	errWorkerMute = errors.New("the worker does not answer any more")
 	errShutdown   = errors.New("the frontend is shutting down")
 )
 
@@ -83,6 +84,8 @@ func transportError(ctx context.Context, err error, begun bool) (fault, *openai.
 	switch {
 	case errors.Is(cause, errTimeout) || errors.Is(cause, errIdle) || errors.Is(cause, errAdmission):
 		return faultDeadline, openai.NewError(http.StatusGatewayTimeout, "", "%v", cause)
+	case errors.Is(cause, errWorkerMute):
+		return faultBroken, upstream("the worker does not answer any more")
 	case errors.Is(cause, errWorkerLost):
 		if begun {
 			return faultBroken, upstream("the worker's process ended")

@@ -197,6 +197,33 @@ type rig struct {
 	obs      *counter
 	cfg      Config
 	ctx, gen []*stub
+	probes   *muteProber
+}
+
+// muteProber gets no answer from the workers that it is told of.
+type muteProber struct {
+	discovery.Prober
+	mute sync.Map // base URLs
+}
+
+func (m *muteProber) Probe(ctx context.Context, url string) (discovery.Health, discovery.ServerInfo, []discovery.Model, error) {
+	if _, ok := m.mute.Load(url); ok {
+		return discovery.Health{}, discovery.ServerInfo{}, nil, discovery.ErrMute
+	}
+	return m.Prober.Probe(ctx, url)
+}
+
+// silence lets a worker's probes get no answer, until a request ends.
+func (r *rig) silence(st *stub, done <-chan answer) answer {
+	r.probes.mute.Store(st.URL, true)
+	for {
+		r.reg.Suspect(st.id)
+		select {
+		case a := <-done:
+			return a
+		case <-time.After(time.Millisecond):
+		}
+	}
 }
 
 // counter is the Observer of tests.
@@ -246,7 +273,8 @@ func newRig(t *testing.T, ctx, gen []*stub, opts ...rigOption) *rig {
 	}
 	client := newClient(time.Second)
 	var err error
-	if r.reg, err = discovery.New(dc, discovery.Options{Prober: discovery.HTTPProber{Client: client}}); err != nil {
+	r.probes = &muteProber{Prober: discovery.HTTPProber{Client: client}}
+	if r.reg, err = discovery.New(dc, discovery.Options{Prober: r.probes}); err != nil {
 		t.Fatal(err)
 	}
 	parts := Parts{Registry: r.reg, Context: router.NewRoundRobin(), Generation: router.NewRoundRobin(), Observer: r.obs}

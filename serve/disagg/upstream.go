@@ -58,7 +58,15 @@ type leg struct {
 	resp   *h1.Response
 	body   meter
 	idle   time.Duration // > 0: each read pushes the timer this far
+	now    func() time.Time
+	heard  atomic.Int64 // when the last bytes came, in ns after started
 }
+
+// lastHeard is when the worker last said something.
+func (l *leg) lastHeard() time.Time { return l.started.Add(time.Duration(l.heard.Load())) }
+
+// hears notes that the worker said something.
+func (l *leg) hears() { l.heard.Store(int64(l.now().Sub(l.started))) }
 
 // call describes an attempt to start.
 type call struct {
@@ -77,7 +85,7 @@ type call struct {
 func (s *Server) start(ctx context.Context, p *RoutePlan, c call) (_ *leg, failed *legError) {
 	s.syncClock(c.inst)
 	p.trip.sent(c.role, c.inst, c.id, s.now())
-	l := &leg{role: c.role, inst: c.inst, id: c.id, plan: p, started: s.now()}
+	l := &leg{role: c.role, inst: c.inst, id: c.id, plan: p, started: s.now(), now: s.now}
 	s.diag.leg(diagDispatch, l, nil)
 	defer func() {
 		if failed != nil {
@@ -87,7 +95,12 @@ func (s *Server) start(ctx context.Context, p *RoutePlan, c call) (_ *leg, faile
 	l.ctx, l.cancel = context.WithCancelCause(ctx)
 	l.why.Store(&c.cause)
 	l.timer = time.AfterFunc(c.limit, func() { l.cancel(*l.why.Load()) })
-	l.watch = s.reg.Watch(c.inst.ID, func() { l.cancel(errWorkerLost) })
+	l.watch = s.reg.Watch(c.inst.ID, l.lastHeard, func(f discovery.Fate) {
+		if f == discovery.FateSilent {
+			l.cancel(errWorkerMute)
+		}
+		l.cancel(errWorkerLost) // only the first cause counts
+	})
 	l.span = p.link.Child(string(c.role) + " leg")
 	headers := make(http.Header, 8)
 	s.setHeaders(headers, p, &c)
@@ -104,6 +117,7 @@ func (s *Server) start(ctx context.Context, p *RoutePlan, c call) (_ *leg, faile
 	}
 	s.reg.LegEnded(c.inst.ID, true)
 	l.resp = resp
+	l.hears()
 	p.trip.answered(c.role, resp.Header)
 	l.body = meter{l}
 	if resp.StatusCode != http.StatusOK {
@@ -188,17 +202,24 @@ type meter struct{ l *leg }
 // Piece is what h1 gives.
 func (m meter) Piece() ([]byte, error) {
 	data, err := m.l.resp.Piece()
-	if len(data) > 0 && m.l.idle > 0 {
+	m.count(len(data))
+	return data, err // as h1 says it
+}
+
+// count notes that bytes came.
+func (m meter) count(n int) {
+	if n == 0 {
+		return
+	}
+	m.l.hears()
+	if m.l.idle > 0 {
 		m.l.timer.Reset(m.l.idle)
 	}
-	return data, err // as h1 says it
 }
 
 func (m meter) Read(p []byte) (int, error) {
 	n, err := m.l.resp.Read(p)
-	if n > 0 && m.l.idle > 0 {
-		m.l.timer.Reset(m.l.idle)
-	}
+	m.count(n)
 	return n, err // a Reader hands on what it wraps
 }
 

@@ -52,7 +52,7 @@ func TestMembersJoinAndLeave(t *testing.T) {
 			t.Errorf("both joined: %+v", r.Status())
 		}
 		lost := make(chan struct{})
-		defer r.Watch("g:1", func() { close(lost) }).Stop()
+		defer r.Watch("g:1", time.Now, func(Fate) { close(lost) }).Stop()
 		r.SetMembers([]Member{ctx})
 		synctest.Wait()
 		if r.Status().Ready || joinedStatus(r) != "c:1 | " || len(r.Candidates(Generation, "")) != 0 {

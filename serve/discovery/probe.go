@@ -22,6 +22,9 @@ type Prober interface {
 // ErrGone says that no process accepts connections at a worker's address, so what ran there has ended.
 var ErrGone = errors.New("nothing listens there")
 
+// ErrMute says that a worker gave no answer to a probe, not even that it is unwell.
+var ErrMute = errors.New("it does not answer")
+
 // HTTPProber probes over HTTP. Client must not follow the request's proxies.
 type HTTPProber struct{ Client *http.Client }
 
@@ -93,12 +96,12 @@ func (p HTTPProber) get(ctx context.Context, url string) ([]byte, int, error) {
 		if dialFailed(err) && ctx.Err() == nil {
 			return nil, 0, fmt.Errorf("probe: %w: %w", ErrGone, err)
 		}
-		return nil, 0, fmt.Errorf("probe: %w", err)
+		return nil, 0, fmt.Errorf("probe: %w: %w", ErrMute, err)
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxProbeBytes))
 	if err != nil {
-		return nil, 0, fmt.Errorf("probe %s: %w", url, err)
+		return nil, 0, fmt.Errorf("probe %s: %w: %w", url, ErrMute, err)
 	}
 	return body, resp.StatusCode, nil
 }

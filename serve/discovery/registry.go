@@ -139,11 +139,12 @@ func (r *Registry) probe(ctx context.Context, e *entry) bool {
 	id := e.id
 	pctx, cancel := context.WithTimeout(ctx, ProbeTimeout)
 	defer cancel()
+	began := r.now()
 	health, info, models, err := r.prober.Probe(pctx, e.url)
 	if ctx.Err() != nil {
 		return false
 	}
-	rep := report{health: health, info: info, models: models, err: err, gone: errors.Is(err, ErrGone)}
+	rep := report{health: health, info: info, models: models, err: err, gone: errors.Is(err, ErrGone), mute: errors.Is(err, ErrMute), began: began}
 	r.mu.Lock()
 	before := e.routable()
 	restarted := r.table.probed(r.now(), id, rep)
@@ -286,10 +287,20 @@ func (r *Registry) Models() (models []Model, open bool) {
 	return models, open
 }
 
+// routable lists the workers that may be chosen. When breakers keep all of them away, they count again: a rush of
+// connections, as after the death of another worker, must not close the last way.
 func (r *Registry) routable(leg Role, model string) []Instance {
 	r.mu.Lock()
-	all := r.table.instances(leg)
+	all, kept := r.table.instances(leg), r.table.keptAway(leg)
 	r.mu.Unlock()
+	if out := serving(all, model); len(out) > 0 {
+		return out
+	}
+	return serving(kept, model)
+}
+
+// serving keeps the workers of a model, in place.
+func serving(all []Instance, model string) []Instance {
 	out := all[:0]
 	for _, in := range all {
 		if model == "" || len(in.Models) == 0 || in.HasModel(model) {

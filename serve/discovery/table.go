@@ -30,6 +30,7 @@ type entry struct {
 	health    Health
 	breaker   breaker             // fed by legs and probes
 	seen      int                 // good probes so far
+	mute      []time.Time         // when the last probes in a row without any answer began, at most probeFailures
 	watches   map[*Watch]struct{} // of the legs that run
 	down      chan struct{}       // closed when legs are lost
 	workerID  string              // of the registration in force, "" = from the configuration
@@ -56,6 +57,8 @@ type report struct {
 	models []Model
 	err    error // nil = healthy and info fetched
 	gone   bool  // nothing listens at the address: running legs are lost too
+	mute   bool  // it gave no answer: legs that are silent since are lost too
+	began  time.Time
 }
 
 // table is the pure state of discovery. Not safe for concurrent use.
@@ -94,6 +97,7 @@ func (t *table) probed(now time.Time, id string, r report) (restarted bool) {
 		if r.gone {
 			e.lose(e.seen + 1)
 		}
+		e.muted(r)
 		if e.fails >= probeFailures || r.gone {
 			e.prepared = false
 		}
@@ -103,8 +107,10 @@ func (t *table) probed(now time.Time, id string, r report) (restarted bool) {
 	restarted = e.known && e.inst.Info.Incarnation != r.info.Incarnation
 	if restarted {
 		e.lose(e.seen)
+		e.breaker = breaker{} // its failures were those of the process before
 	}
 	e.seen++
+	e.mute = nil
 	e.fails, e.lastError, e.lastSeen, e.health = 0, "", now, r.health
 	e.inst = Instance{ID: e.id, URL: e.url, Info: &r.info, Models: r.models}
 	e.known = true
@@ -136,11 +142,31 @@ func (e *entry) lose(before int) {
 	for w := range e.watches {
 		if w.seen < before {
 			delete(e.watches, w)
-			w.lost()
+			w.lost(FateGone)
 		}
 	}
 	close(e.down)
 	e.down = make(chan struct{})
+}
+
+// muted notes a probe without an answer. Once there are enough of them in a row, the legs are given up that have said nothing
+// since the first of those began.
+func (e *entry) muted(r report) {
+	if !r.mute {
+		e.mute = nil
+		return
+	}
+	e.mute = append(e.mute, r.began)
+	e.mute = e.mute[max(0, len(e.mute)-probeFailures):]
+	if len(e.mute) < probeFailures {
+		return
+	}
+	for w := range e.watches {
+		if w.heard().Before(e.mute[0]) {
+			delete(e.watches, w)
+			w.lost(FateSilent)
+		}
+	}
 }
 
 // legEnded records whether a leg could talk to its worker; it feeds the breaker. It returns true when the breaker opened.
@@ -157,9 +183,18 @@ func (e *entry) routable() bool { return e.left.IsZero() && e.prepared && e.brea
 
 // instances lists the routable workers of a leg in configuration order.
 func (t *table) instances(leg Role) []Instance {
+	return t.where(leg, func(e *entry) bool { return e.routable() })
+}
+
+// keptAway lists those whose probes are good and that only their breakers keep away.
+func (t *table) keptAway(leg Role) []Instance {
+	return t.where(leg, func(e *entry) bool { return e.left.IsZero() && e.prepared && !e.breaker.closed() })
+}
+
+func (t *table) where(leg Role, ok func(*entry) bool) []Instance {
 	var out []Instance
 	for _, e := range t.order {
-		if e.legs[leg] && e.routable() {
+		if e.legs[leg] && ok(e) {
 			out = append(out, e.inst)
 		}
 	}

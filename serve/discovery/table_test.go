@@ -244,10 +244,10 @@ func TestRestartSparesNewLegs(t *testing.T) {
 	const id = "gen0:1"
 	var oldLost, youngLost int
 	tb.probed(at(0), id, good(Generation, "a"))
-	r.Watch(id, func() { oldLost++ })
-	stopped := r.Watch(id, func() { t.Error("a leg that ended is told that it is lost") })
+	r.Watch(id, time.Now, func(Fate) { oldLost++ })
+	stopped := r.Watch(id, time.Now, func(Fate) { t.Error("a leg that ended is told that it is lost") })
 	tb.probed(at(3), id, good(Generation, "a"))
-	r.Watch(id, func() { youngLost++ })
+	r.Watch(id, time.Now, func(Fate) { youngLost++ })
 	stopped.Stop()
 	tb.probed(at(6), id, good(Generation, "b"))
 	if oldLost != 1 {
@@ -261,8 +261,86 @@ func TestRestartSparesNewLegs(t *testing.T) {
 	if oldLost != 1 || youngLost != 1 {
 		t.Error("nothing listens there, and the leg is not lost")
 	}
-	if w := r.Watch("nowhere:1", nil); w != nil {
+	if w := r.Watch("nowhere:1", time.Now, nil); w != nil {
 		w.Stop()
 		t.Error("an unknown address is watched")
+	}
+}
+
+// A leg is lost when its worker gives no answer to several probes and the leg has said nothing since before them. A worker
+// that says it is unwell, and a leg that goes on, are left alone.
+func TestSilentLegsAreLost(t *testing.T) {
+	mute := func(began float64) report { return report{err: ErrMute, mute: true, began: at(began)} }
+	const fateOpen = Fate(99)
+	unwell := report{err: errors.New("health is 503")}
+	for name, tc := range map[string]struct {
+		probes []report
+		heard  float64
+		want   Fate
+	}{
+		"silent":              {[]report{mute(3), mute(9)}, 2, FateSilent},
+		"heard meanwhile":     {[]report{mute(3), mute(9)}, 4, fateOpen},
+		"heard, then silent":  {[]report{mute(3), mute(9), mute(15)}, 4, FateSilent},
+		"one probe":           {[]report{mute(3)}, 2, fateOpen},
+		"unwell":              {[]report{unwell, unwell, unwell}, 2, fateOpen},
+		"unwell, then silent": {[]report{mute(3), unwell, mute(9), mute(15)}, 8, FateSilent},
+		"it answered":         {[]report{mute(3), good(Generation, "a"), mute(9)}, 2, fateOpen},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tb := twoByTwo(t)
+			r := &Registry{table: tb}
+			const id = "gen0:1"
+			tb.probed(at(0), id, good(Generation, "a"))
+			got := fateOpen
+			r.Watch(id, func() time.Time { return at(tc.heard) }, func(f Fate) { got = f })
+			for i, p := range tc.probes {
+				tb.probed(at(float64(8+6*i)), id, p)
+			}
+			if got != tc.want {
+				t.Errorf("fate %d, want %d", got, tc.want)
+			}
+		})
+	}
+}
+
+// A process that comes back is not kept away for the failures of the one before.
+func TestRestartClosesTheBreaker(t *testing.T) {
+	tb := twoByTwo(t)
+	tb.probed(at(0), "gen0:1", good(Generation, "a"))
+	for range breakerCount {
+		tb.legEnded(at(1), "gen0:1", false)
+	}
+	if tb.probed(at(1), "gen0:1", good(Generation, "a")); tb.byID["gen0:1"].routable() {
+		t.Error("the same process is trusted at once")
+	}
+	if tb.probed(at(2), "gen0:1", good(Generation, "b")); !tb.byID["gen0:1"].routable() {
+		t.Error("a new process is kept away")
+	}
+}
+
+// Breakers never keep all workers of a leg away whose probes are good.
+func TestLastWorkerStaysInReach(t *testing.T) {
+	tb := twoByTwo(t)
+	r := &Registry{table: tb, now: func() time.Time { return at(1) }}
+	open := func(id string) {
+		for range breakerCount {
+			tb.legEnded(at(1), id, false)
+		}
+	}
+	for _, id := range []string{"gen0:1", "gen1:1"} {
+		tb.probed(at(0), id, good(Generation, "a"))
+	}
+	tb.probed(at(0), "ctx0:1", good(Context, "a"))
+	open("gen0:1")
+	if got := ids(r.Candidates(Generation, "tiny")); got != "gen1:1" {
+		t.Errorf("one breaker is open: %q", got)
+	}
+	open("gen1:1")
+	if got := ids(r.Candidates(Generation, "tiny")); got != "gen0:1 gen1:1" {
+		t.Errorf("both are open: %q", got)
+	}
+	tb.probed(at(2), "gen1:1", report{err: ErrGone, gone: true})
+	if got := ids(r.Candidates(Generation, "tiny")); got != "gen0:1" {
+		t.Errorf("one is gone: %q", got)
 	}
 }

@@ -1,0 +1,51 @@
+package disagg
+
+import (
+	"io"
+	"net/http"
+	"testing"
+
+	"tandem/serve/discovery"
+)
+
+// stuck takes a request, says something, and then nothing until the caller leaves.
+func stuck(began chan<- struct{}, say string) func(int, seen, http.ResponseWriter, *http.Request) {
+	return func(_ int, _ seen, w http.ResponseWriter, r *http.Request) {
+		if say != "" {
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = io.WriteString(w, say)
+			w.(http.Flusher).Flush()
+		}
+		began <- struct{}{}
+		<-r.Context().Done()
+	}
+}
+
+// Legs at a worker that answers neither them nor its probes are given up long before their own limits.
+func TestMuteWorkerIsGivenUp(t *testing.T) {
+	t.Run("ctx", func(t *testing.T) {
+		began := make(chan struct{}, 1)
+		mute, good := newStub(t, discovery.Context, stuck(began, "")), newStub(t, discovery.Context, ctxReply{}.script)
+		r := newRig(t, []*stub{mute, good}, []*stub{newStub(t, discovery.Generation, genReply{}.script)})
+		done := make(chan answer, 1)
+		go func() { done <- r.post(completions, hello) }()
+		<-began
+		a := r.silence(mute, done)
+		a.wantOK(t, "ABC")
+	})
+	t.Run("gen, within a stream", func(t *testing.T) {
+		began := make(chan struct{}, 1)
+		w := &teller{tokens: []string{"a", "b", "c"}}
+		mute := newStub(t, discovery.Generation, stuck(began, ": ids 65\n\ndata: "+chunkText("a")+"\n\n"))
+		gens := append([]*stub{mute}, resumers(t, w, 1)...)
+		mute.info.Resume = true
+		r := newRig(t, []*stub{newStub(t, discovery.Context, ctxReply{}.script)}, gens)
+		done := make(chan answer, 1)
+		go func() { done <- r.post(completions, streamed) }()
+		<-began
+		a := r.silence(mute, done)
+		if text, _ := textOf(t, a); text != "abc" || a.events[len(a.events)-1] != "[DONE]" {
+			t.Errorf("%s", a.raw)
+		}
+	})
+}
