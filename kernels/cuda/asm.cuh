@@ -36,6 +36,9 @@ static inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void *row) { emu::l
 static inline void copy_async16(void *shared, const void *global, bool valid) {
   emu::cp_async<16>(shared, global, valid ? 16 : 0);
 }
+static inline void copy_async8(void *shared, const void *global, bool valid) {
+  emu::cp_async<8>(shared, global, valid ? 8 : 0);
+}
 static inline void copy_async_commit() { emu::cp_async_commit(); }
 template <int Pending> static inline void copy_async_wait() { emu::cp_async_wait<Pending>(); }
 static inline uint32_t transpose_8x8(uint32_t x) {
@@ -96,10 +99,15 @@ static __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], const
                : "r"(shared_address(row))
                : "memory");
 }
-// copy_async16 starts a copy of 16 bytes to shared memory, of zeros if !valid.
+// copy_async16 and copy_async8 start a copy to shared memory, of zeros if !valid.
 static __device__ __forceinline__ void copy_async16(void *shared, const void *global, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
                "r"(valid ? 16 : 0)
+               : "memory");
+}
+static __device__ __forceinline__ void copy_async8(void *shared, const void *global, bool valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared_address(shared)), "l"(global),
+               "r"(valid ? 8 : 0)
                : "memory");
 }
 static __device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }

@@ -3,24 +3,10 @@
 // share the columns, with the next tiles in flight, and add up at the end.
 #pragma once
 
+#include "output.cuh"
 #include "quant.cuh"
 
 #define GEMV_WARPS 8
-
-// What becomes of a sum, as parameter mode.
-#define OUT_STORE 0 // y f32 = sum
-#define OUT_ADD 1   // y f32 += sum
-#define OUT_GATED 2 // y bf16 [rows, n/2] = act(gate)*up; a tile of 16 rows of the
-                    // weight is 8 gates and their 8 ups
-#define OUT_BF16 3  // y bf16 = sum
-
-struct Product {
-  void *y;
-  const bf16 *x;
-  const int32_t *x_row; // row of x for each row of y, or null for the same
-  const float *bias;
-  int rows, mode, act;
-};
 
 // Registers b of two or four steps: columns [64*tile, +64) of NT*8 rows of x.
 template <bool Narrow, int NT>
@@ -73,19 +59,6 @@ static __device__ __forceinline__ void multiply(float (&acc)[NT][4], const typen
       }
     }
   }
-}
-
-static __device__ __forceinline__ void finish(const Product &p, int n, int row, int col, float v, float up) {
-  if (p.mode == OUT_GATED) {
-    if (p.bias) v += p.bias[col], up += p.bias[col + 8];
-    ((bf16 *)p.y)[(int64_t)row * (n / 2) + col / TILE_ROWS * 8 + col % TILE_ROWS] = float_to_bf16(activate(v, p.act) * up);
-    return;
-  }
-  if (p.bias) v += p.bias[col];
-  const int64_t at = (int64_t)row * n + col;
-  if (p.mode == OUT_STORE) ((float *)p.y)[at] = v;
-  else if (p.mode == OUT_ADD) ((float *)p.y)[at] += v;
-  else ((bf16 *)p.y)[at] = float_to_bf16(v);
 }
 
 template <class F, int NT> static __device__ __forceinline__ void gemv(const Weights &w, const Product &p) {
@@ -159,10 +132,7 @@ template <class F, int NT> static __device__ __forceinline__ void gemv(const Wei
                          int32_t act) {                                                                              \
     if ((int)blockIdx.y >= run_count[0]) return;                                                                     \
     const int4 run = ((const int4 *)runs)[blockIdx.y];                                                               \
-    const int64_t width = mode == OUT_GATED ? n / 2 : n, size = mode == OUT_GATED || mode == OUT_BF16 ? 2 : 4;        \
-    gemv<F, NT>(Weights{(const uint8_t *)w + run.x * w_stride, n, k},                                                \
-                Product{(uint8_t *)y + run.y * width * size, x_row ? x : x + (int64_t)run.y * k,                      \
-                        x_row ? x_row + run.y : nullptr, nullptr, run.z, mode, act});                                \
+    gemv<F, NT>(Weights{(const uint8_t *)w + run.x * w_stride, n, k}, run_product(y, x, x_row, run, n, k, mode, act)); \
   }
 #define GEMV_ALL(F, NAME)     \
   GEMV(F, NAME##_r8, 1, 3)    \

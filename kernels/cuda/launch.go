@@ -69,75 +69,45 @@ func GemvRows(rows int) (int, error) {
 // of experts make.
 func MaxRuns(slots, experts, per int) int { return min(slots, experts+slots/per) }
 
-// KV is an element type of the KV cache; the value is the parameter kv_type.
-type KV int
+// Gemm launches td_gemm_bf16.
+func Gemm(rows, n int) Launch { return gemmTiles(ceil(rows, GemmRows), n) }
 
-// The element types of the KV cache.
+// MoEGemm launches td_moe_gemm_bf16; runs is the most that there can be.
+func MoEGemm(n, runs int) Launch { return gemmTiles(runs, n) }
+
+// GemmRows is the rows of a tile of td_gemm_bf16, and the most slots of a run of
+// td_moe_gemm_bf16.
+const GemmRows = 128
+
+func gemmTiles(tiles, n int) Launch {
+	return Launch{Grid: [3]int{tiles, ceil(n, 128), 1}, Block: 256, Shared: 96 << 10}
+}
+
+// Router launches the router of that name, which is the faster for so many rows.
+func Router(rows, experts int) (string, Launch) {
+	if rows <= 16 {
+		return "td_router_few", grid(128, ceil(experts, 4), ceil(rows, 4))
+	}
+	return "td_router", grid(256, ceil(rows, 64), ceil(experts, 64))
+}
+
+// The most experts of a layer, and of a row, that the kernels take.
 const (
-	KVBF16 KV = iota
-	KVF16
-	KVE4M3
+	MaxExperts = 4096
+	MaxUsed    = 64
 )
 
-// String is the type's name in kernel names.
-func (k KV) String() string { return [...]string{"bf16", "f16", "e4m3"}[k] }
+// MoERoute launches td_moe_route.
+func MoERoute(rows int) Launch { return grid(128, ceil(rows, 4), 1) }
 
-// Bytes is the size of an element.
-func (k KV) Bytes() int { return [...]int{2, 2, 1}[k] }
+// MoESort launches td_moe_sort.
+func MoESort() Launch { return grid(1024, 1, 1) }
 
-// Decode is a choice of td_attn_decode_KV_HD_gN.
-type Decode struct {
-	Name   string
-	dim    int // HD
-	heads  int // N
-	blocks int // that fit a multiprocessor
-}
+// MoECombine launches td_moe_combine_f32 and td_moe_combine_bf16.
+func MoECombine(rows, hidden int) Launch { return grid(128, ceil(hidden, 8*128), rows) }
 
-// DecodeKernel chooses the kernel for heads of headDim elements of which group
-// share a KV head.
-func DecodeKernel(kv KV, headDim, group int) (Decode, error) {
-	if headDim < 8 || headDim%8 != 0 || headDim > 256 || group < 1 {
-		return Decode{}, fmt.Errorf("attention: head dimension %d and %d heads a KV head; the former must be a multiple of 8 up to 256", headDim, group)
-	}
-	d := Decode{dim: 64, heads: 8, blocks: 3}
-	switch {
-	case headDim > 128:
-		d.dim, d.blocks = 256, 2
-	case headDim > 64:
-		d.dim = 128
-	}
-	if group > 8 && d.dim < 256 {
-		d.heads = 16
-		if d.dim == 128 {
-			d.blocks = 2
-		}
-	}
-	d.Name = fmt.Sprintf("td_attn_decode_%s_%d_g%d", kv, d.dim, d.heads)
-	return d, nil
-}
-
-// Launch fills a device of sms multiprocessors.
-func (d Decode) Launch(sms int) Launch { return grid(128, d.blocks*sms, 1) }
-
-// Partial is the bytes of the scratch that the kernel needs as partial, for a
-// launch of that grid. Launches in one stream may share it.
-func (d Decode) Partial(l Launch) int { return l.Grid[0] * 2 * d.heads * (d.dim + 2) * 4 }
-
-// Counters is the number of int32 counters that seqs sequences need.
-func (d Decode) Counters(seqs, heads, kvHeads int) int {
-	return seqs * kvHeads * ceil(heads/kvHeads, d.heads)
-}
-
-// DecodeTileTokens is the number of tokens of a tile of decode attention.
-const DecodeTileTokens = 64
-
-// DecodeTiles appends the parameter tiles for sequences of the given lengths to dst.
-func DecodeTiles(dst []int32, lengths []int32) []int32 {
-	sum := int32(0)
-	dst = append(dst, 0)
-	for _, n := range lengths {
-		sum += (n + DecodeTileTokens - 1) / DecodeTileTokens
-		dst = append(dst, sum)
-	}
-	return dst
+// Blocks launches td_blocks_gather, td_blocks_scatter and td_blocks_copy for n
+// blocks, or pairs, of parts of partBytes each.
+func Blocks(n, parts int, partBytes int64) Launch {
+	return grid(256, n*parts, int((partBytes+16383)/16384))
 }

@@ -50,7 +50,7 @@ const hashPrefix = "// sources sha256 "
 // and of the compiler's flags.
 func Stamp(dir fs.FS, source string, flags []string) (string, error) {
 	h := sha256.New()
-	fmt.Fprintln(h, flags)
+	_, _ = fmt.Fprintln(h, flags)
 	seen := map[string]bool{}
 	var add func(file string) error
 	add = func(file string) error {
@@ -62,7 +62,7 @@ func Stamp(dir fs.FS, source string, flags []string) (string, error) {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintln(h, file, len(text))
+		_, _ = fmt.Fprintln(h, file, len(text))
 		h.Write(text)
 		for _, m := range include.FindAllSubmatch(text, -1) {
 			if err := add(string(m[1])); err != nil {

@@ -78,7 +78,7 @@ template <bool Min> struct GroupScales {
 
 template <bool Min> struct FormatQ4 : Packed<512, Min ? 640 : 576> {
   typedef Packed<512, Min ? 640 : 576> Base;
-  static const int groups = 2, ahead = 4;
+  static const int groups = 2, ahead = Min ? 3 : 4;
   static const bool min = Min, narrow = false;
   struct Raw {
     uint4 q;

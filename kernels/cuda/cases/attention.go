@@ -140,7 +140,7 @@ func decodeCase(s decodeShape) Case {
 	}
 	p := newPool(s.kv, s.kvHeads, s.tokens, s.dim, blocks)
 	seqs := fill(r, p, s.lengths)
-	rows := len(s.lengths) + 2
+	rows := 2*len(s.lengths) + 1
 	q := normal(r, BF16, rows*s.heads*s.dim, 1)
 	want := make([]float64, len(q))
 	for i := range want {
@@ -149,7 +149,7 @@ func decodeCase(s decodeShape) Case {
 	scale, vScale := 1.5/math.Sqrt(float64(s.dim)), 2.0
 	row := make([]int, len(s.lengths))
 	for i, n := range s.lengths {
-		row[i] = (i*2 + 1) % rows
+		row[i] = 2*i + 1
 		for h := range s.heads {
 			if n == 0 {
 				break
@@ -167,14 +167,14 @@ func decodeCase(s decodeShape) Case {
 	}
 	l := d.Launch(s.sms)
 	return Case{
-		name, d.Name, l,
-		[]Arg{
+		Name: name, Kernel: d.Name, Launch: l,
+		Args: []Arg{
 			blank(BF16, len(q)), encode(BF16, q), p.k, p.v, ints(row), int32s(lengths), ints(seqs.pageStart),
 			ints(seqs.flat), int32s(cuda.DecodeTiles(nil, lengths)), blank(Bytes, d.Partial(l)),
-			zeros(I32, d.Counters(len(lengths), s.heads, s.kvHeads)), i32(len(lengths)), i32(s.heads), i32(s.kvHeads),
+			zeros(d.Counters(len(lengths), s.heads, s.kvHeads)), i32(len(lengths)), i32(s.heads), i32(s.kvHeads),
 			i32(s.dim), i32(s.tokens), i64(p.stride), f32(scale), f32(vScale),
 		},
-		[]Want{
+		Wants: []Want{
 			{0, BF16, want, bf16Rel, 0.01},
 			{10, I32, make([]float64, d.Counters(len(lengths), s.heads, s.kvHeads)), 0, 0},
 		},
@@ -232,11 +232,11 @@ func frequencies(dims int) []float64 {
 func ropeTableCase(dims int) Case {
 	positions, freq := []int{0, 1, 77, 131071, 1000003}, frequencies(dims)
 	return Case{
-		fmt.Sprintf("rope table %d", dims), "td_rope_table", cuda.RopeTable(len(positions), dims/2),
-		[]Arg{
+		Name: fmt.Sprintf("rope table %d", dims), Kernel: "td_rope_table", Launch: cuda.RopeTable(len(positions), dims/2),
+		Args: []Arg{
 			blank(F32, len(positions)*dims), ints(positions), encode(F32, freq), i32(len(positions)), i32(dims / 2), f32(1.25),
 		},
-		[]Want{{0, F32, ropeTable(positions, freq, 1.25), 1e-6, 1e-6}},
+		Wants: []Want{{0, F32, ropeTable(positions, freq, 1.25), 1e-6, 1e-6}},
 	}
 }
 
@@ -303,13 +303,13 @@ func qkvCase(s qkvShape) Case {
 		rel = 1.0 / 12
 	}
 	return Case{
-		name, "td_qkv", cuda.QKV(rows, s.heads, s.kvHeads),
-		[]Arg{
+		Name: name, Kernel: "td_qkv", Launch: cuda.QKV(rows, s.heads, s.kvHeads),
+		Args: []Arg{
 			blank(BF16, len(q)), p.k, p.v, encode(F32, x), bias, norms[0], norms[1], encode(F32, table), ints(slots),
 			i32(s.heads), i32(s.kvHeads), i32(s.dim), i32(s.rope), i32(b2i(s.adjacent)), i32(s.tokens), i64(p.stride),
 			i32(int(s.kv)), f32(eps), f32(kScale), f32(vScale),
 		},
-		[]Want{
+		Wants: []Want{
 			{0, BF16, q, bf16Rel, 1e-5},
 			{1, kvElem[s.kv], k, rel, 0.003},
 			{2, kvElem[s.kv], v, rel, 0.003},

@@ -38,7 +38,7 @@ type Arg struct {
 type Want struct {
 	Arg      int
 	Elem     Elem
-	Values   []float64 // NaN: must hold what it held before, bit by bit
+	Values   []float64 // NaN: must hold what it held before, bit by bit; nil: see Verify
 	Rel, Abs float64   // tolerance: |got-want| <= Rel*|want| + Abs
 }
 
@@ -49,6 +49,8 @@ type Case struct {
 	Launch cuda.Launch
 	Args   []Arg
 	Wants  []Want
+	// Verify, where values alone do not say it, checks what the buffers hold.
+	Verify func(after [][]byte) error
 }
 
 // Check compares what the buffers hold after the launch, by argument, with what
@@ -59,8 +61,16 @@ func (c *Case) Check(after [][]byte) error {
 		return err
 	}
 	for _, w := range c.Wants {
+		if w.Values == nil {
+			continue // for Verify
+		}
 		if err := w.check(c.Args[w.Arg].Data, after[w.Arg]); err != nil {
 			return fmt.Errorf("%s: %s: %s%w", c.Name, c.Kernel, k.Params[w.Arg].Name, err)
+		}
+	}
+	if c.Verify != nil {
+		if err := c.Verify(after); err != nil {
+			return fmt.Errorf("%s: %s: %w", c.Name, c.Kernel, err)
 		}
 	}
 	return nil

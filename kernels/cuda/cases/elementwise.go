@@ -21,16 +21,16 @@ func embedCases() []Case {
 			}
 		}
 		all = append(all, Case{
-			name, "td_embed", cuda.Embed(len(ids)),
-			[]Arg{blank(F32, len(want)), encode(BF16, t), ints(ids), i32(hidden), i32(vocab)},
-			[]Want{{Elem: F32, Values: want}},
+			Name: name, Kernel: "td_embed", Launch: cuda.Embed(len(ids)),
+			Args:  []Arg{blank(F32, len(want)), encode(BF16, t), ints(ids), i32(hidden), i32(vocab)},
+			Wants: []Want{{Elem: F32, Values: want}},
 		})
 	}
 	from := []int{-1, 2, 0, -1, 1}
 	return append(all, Case{
-		"merge tokens", "td_merge_tokens", cuda.MergeTokens(5),
-		[]Arg{blank(I32, 5), ints([]int{7, 8, 9, 10, 11}), ints(from), ints([]int{100, 101, 102}), i32(5)},
-		[]Want{{Elem: I32, Values: []float64{7, 102, 100, 10, 101}}},
+		Name: "merge tokens", Kernel: "td_merge_tokens", Launch: cuda.MergeTokens(5),
+		Args:  []Arg{blank(I32, 5), ints([]int{7, 8, 9, 10, 11}), ints(from), ints([]int{100, 101, 102}), i32(5)},
+		Wants: []Want{{Elem: I32, Values: []float64{7, 102, 100, 10, 101}}},
 	})
 }
 
@@ -69,9 +69,9 @@ func normCases() []Case {
 				want = append(want, rmsnorm(sum[i*cols:(i+1)*cols], w, eps)...)
 			}
 			all = append(all, Case{
-				name, "td_rmsnorm", cuda.Norm(rows),
-				[]Arg{blank(BF16, len(x)), encode(F32, x), delta, encode(F32, w), i32(cols), f32(eps)},
-				[]Want{{0, BF16, want, bf16Rel, 1e-6}, {1, F32, sum, 0, 0}},
+				Name: name, Kernel: "td_rmsnorm", Launch: cuda.Norm(rows),
+				Args:  []Arg{blank(BF16, len(x)), encode(F32, x), delta, encode(F32, w), i32(cols), f32(eps)},
+				Wants: []Want{{0, BF16, want, bf16Rel, 1e-6}, {1, F32, sum, 0, 0}},
 			})
 			if added {
 				continue
@@ -79,9 +79,9 @@ func normCases() []Case {
 			index := []int{2, 0}
 			pick := append(append([]float64(nil), want[2*cols:3*cols]...), want[:cols]...)
 			all = append(all, Case{
-				name + " rows", "td_norm_rows", cuda.Norm(2),
-				[]Arg{blank(BF16, 2*cols), encode(F32, x), ints(index), encode(F32, w), i32(cols), f32(eps)},
-				[]Want{{0, BF16, pick, bf16Rel, 1e-6}},
+				Name: name + " rows", Kernel: "td_norm_rows", Launch: cuda.Norm(2),
+				Args:  []Arg{blank(BF16, 2*cols), encode(F32, x), ints(index), encode(F32, w), i32(cols), f32(eps)},
+				Wants: []Want{{0, BF16, pick, bf16Rel, 1e-6}},
 			})
 		}
 	}
@@ -126,9 +126,9 @@ func actCases() []Case {
 					kernel = "td_act_mul_bf16"
 				}
 				all = append(all, Case{
-					name, kernel, cuda.ActMul(rows, inter),
-					[]Arg{blank(BF16, len(want)), encode(e, in), i32(inter), i32(act)},
-					[]Want{{0, BF16, want, bf16Rel, 2e-5}},
+					Name: name, Kernel: kernel, Launch: cuda.ActMul(rows, inter),
+					Args:  []Arg{blank(BF16, len(want)), encode(e, in), i32(inter), i32(act)},
+					Wants: []Want{{0, BF16, want, bf16Rel, 2e-5}},
 				})
 			}
 		}
@@ -148,19 +148,19 @@ func sumCases() []Case {
 	odd := normal(r, F32, 2056, 10)
 	return []Case{
 		{
-			"add delta and bias", "td_add", cuda.Each(rows*cols, 4),
-			[]Arg{encode(F32, x), encode(F32, d), encode(F32, b), i64(rows * cols), i32(cols)},
-			[]Want{{0, F32, both, f32Rel, 1e-6}},
+			Name: "add delta and bias", Kernel: "td_add", Launch: cuda.Each(rows*cols, 4),
+			Args:  []Arg{encode(F32, x), encode(F32, d), encode(F32, b), i64(rows * cols), i32(cols)},
+			Wants: []Want{{0, F32, both, f32Rel, 1e-6}},
 		},
 		{
-			"add bias", "td_add", cuda.Each(rows*cols, 4),
-			[]Arg{encode(F32, x), null(), encode(F32, b), i64(rows * cols), i32(cols)},
-			[]Want{{0, F32, bias, f32Rel, 1e-6}},
+			Name: "add bias", Kernel: "td_add", Launch: cuda.Each(rows*cols, 4),
+			Args:  []Arg{encode(F32, x), null(), encode(F32, b), i64(rows * cols), i32(cols)},
+			Wants: []Want{{0, F32, bias, f32Rel, 1e-6}},
 		},
 		{
-			"to bf16", "td_to_bf16", cuda.Each(2056, 8),
-			[]Arg{blank(BF16, 2056), encode(F32, odd), i64(2056)},
-			[]Want{{0, BF16, odd, 1.0 / 256, 0}},
+			Name: "to bf16", Kernel: "td_to_bf16", Launch: cuda.Each(2056, 8),
+			Args:  []Arg{blank(BF16, 2056), encode(F32, odd), i64(2056)},
+			Wants: []Want{{0, BF16, odd, 1.0 / 256, 0}},
 		},
 	}
 }

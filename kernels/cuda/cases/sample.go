@@ -165,12 +165,12 @@ func sampleCase(name string, logits [][]float64, rows []cuda.SampleRow) Case {
 		}
 	}
 	return Case{
-		name, "td_sample", cuda.PerRow(n),
-		[]Arg{
-			blank(I32, n), blank(I32, n), encode(F32, slices.Concat(logits...)), records(rows), zeros(I32, len(counts)),
+		Name: name, Kernel: "td_sample", Launch: cuda.PerRow(n),
+		Args: []Arg{
+			blank(I32, n), blank(I32, n), encode(F32, slices.Concat(logits...)), records(rows), zeros(len(counts)),
 			blank(F64, n), blank(I32, n), blank(I32, n*cuda.MaxTopLogprobs), blank(F64, n*cuda.MaxTopLogprobs), i32(vocab),
 		},
-		[]Want{
+		Wants: []Want{
 			{0, I32, tokens, 0, 0},
 			{1, I32, status, 0, 0},
 			{4, I32, counts, 0, 0},
@@ -282,9 +282,9 @@ func greedyCase() Case {
 		tokens[i], status[i] = float64(token), float64(s)
 	}
 	return Case{
-		"argmax", "td_argmax", cuda.PerRow(len(rows)),
-		[]Arg{blank(I32, len(rows)), blank(I32, len(rows)), encode(F32, slices.Concat(rows...)), i32(700)},
-		[]Want{{0, I32, tokens, 0, 0}, {1, I32, status, 0, 0}},
+		Name: "argmax", Kernel: "td_argmax", Launch: cuda.PerRow(len(rows)),
+		Args:  []Arg{blank(I32, len(rows)), blank(I32, len(rows)), encode(F32, slices.Concat(rows...)), i32(700)},
+		Wants: []Want{{0, I32, tokens, 0, 0}, {1, I32, status, 0, 0}},
 	}
 }
 
@@ -350,9 +350,9 @@ func shapeCases() []Case {
 		want = append(want, shaped...)
 	}
 	shape := Case{
-		"shape logits", "td_shape_logits", cuda.PerRow(4),
-		[]Arg{encode(F32, logits), records(rows), ints(counts), ints(biasIDs), encode(F64, biases), ints(bans), i32(vocab)},
-		[]Want{{0, F32, want, 0, 0}},
+		Name: "shape logits", Kernel: "td_shape_logits", Launch: cuda.PerRow(4),
+		Args:  []Arg{encode(F32, logits), records(rows), ints(counts), ints(biasIDs), encode(F64, biases), ints(bans), i32(vocab)},
+		Wants: []Want{{0, F32, want, 0, 0}},
 	}
 	after := make([]float64, 3*10)
 	for _, at := range []int{4, 23, 4, 29} {
@@ -364,14 +364,14 @@ func shapeCases() []Case {
 	return []Case{
 		shape,
 		{
-			"count output", "td_count", cuda.MergeTokens(6),
-			[]Arg{zeros(I32, 30), ints(slot), ints(ids), i32(6), i32(10), i32(1)},
-			[]Want{{0, I32, after, 0, 0}},
+			Name: "count output", Kernel: "td_count", Launch: cuda.MergeTokens(6),
+			Args:  []Arg{zeros(30), ints(slot), ints(ids), i32(6), i32(10), i32(1)},
+			Wants: []Want{{0, I32, after, 0, 0}},
 		},
 		{
-			"count prompt", "td_count", cuda.MergeTokens(6),
-			[]Arg{zeros(I32, 30), ints(slot), ints(ids), i32(6), i32(10), i32(0)},
-			[]Want{{0, I32, seen, 0, 0}},
+			Name: "count prompt", Kernel: "td_count", Launch: cuda.MergeTokens(6),
+			Args:  []Arg{zeros(30), ints(slot), ints(ids), i32(6), i32(10), i32(0)},
+			Wants: []Want{{0, I32, seen, 0, 0}},
 		},
 	}
 }

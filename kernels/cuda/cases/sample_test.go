@@ -64,7 +64,10 @@ func TestUniformIsTheSamplers(t *testing.T) {
 }
 
 func TestCheckNoticesDifferences(t *testing.T) {
-	c := Case{"x", "td_to_bf16", cuda.Launch{}, []Arg{encode(F32, []float64{1, 2, 3})}, []Want{{0, F32, []float64{1, 2.5, math.NaN()}, 0.1, 0}}}
+	c := Case{
+		Name: "x", Kernel: "td_to_bf16", Args: []Arg{encode(F32, []float64{1, 2, 3})},
+		Wants: []Want{{0, F32, []float64{1, 2.5, math.NaN()}, 0.1, 0}},
+	}
 	good := encode(F32, []float64{1.05, 2.5, 3}).Data
 	if err := c.Check([][]byte{good}); err != nil {
 		t.Error(err)

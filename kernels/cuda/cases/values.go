@@ -28,7 +28,7 @@ func blank(e Elem, n int) Arg {
 	return Arg{Data: b}
 }
 
-func zeros(e Elem, n int) Arg { return Arg{Data: make([]byte, n*e.size())} }
+func zeros(n int) Arg { return Arg{Data: make([]byte, 4*n)} }
 
 func null() Arg { return Arg{} }
 

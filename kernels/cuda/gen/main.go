@@ -99,7 +99,11 @@ func module(bin, source string, target int) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	if old, err := os.ReadFile(out); err != nil || !bytes.HasPrefix(old, []byte(stamp+"\n")) {
+	if old, err := os.ReadFile(out); err == nil && bytes.HasPrefix(old, []byte(stamp+"\n")) {
+		if lines := logged(name, target, stamp); len(lines) > 0 {
+			return lines, nil
+		}
+	} else {
 		if err := compile(bin, source, out, stamp, target); err != nil {
 			return nil, err
 		}
@@ -116,6 +120,25 @@ func module(bin, source string, target int) ([]string, error) {
 	}
 	return usage(string(text), name, target, stamp), nil
 }
+
+// logged returns the lines that an earlier run wrote of the same code.
+func logged(name string, target int, stamp string) []string {
+	old, err := os.ReadFile(folder + "/ptx/ptxas.log")
+	if err != nil {
+		return nil
+	}
+	var lines []string
+	for line := range strings.Lines(string(old)) {
+		line = strings.TrimSpace(line)
+		if strings.HasPrefix(line, fmt.Sprintf("sm_%d %s ", target, name)) && strings.HasSuffix(line, "sources "+short(stamp)) {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// short is the beginning of a stamp's hash.
+func short(stamp string) string { return stamp[strings.LastIndexByte(stamp, ' ')+1:][:12] }
 
 func compile(bin, source, out, stamp string, target int) error {
 	tmp := out + ".tmp"
@@ -148,8 +171,8 @@ func usage(text, name string, target int, stamp string) []string {
 		if s := shared.FindStringSubmatch(m[6]); s != nil {
 			smem = s[1]
 		}
-		lines = append(lines, fmt.Sprintf("sm_%d %s %s: registers %s, stack %s, spill stores %s, spill loads %s, shared %s, sources %.12s",
-			target, name, m[1], m[5], m[2], m[3], m[4], smem, stamp[strings.LastIndexByte(stamp, ' ')+1:]))
+		lines = append(lines, fmt.Sprintf("sm_%d %s %s: registers %s, stack %s, spill stores %s, spill loads %s, shared %s, sources %s",
+			target, name, m[1], m[5], m[2], m[3], m[4], smem, short(stamp)))
 	}
 	return lines
 }

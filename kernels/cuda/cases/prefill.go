@@ -1,0 +1,146 @@
+package cases
+
+import (
+	"fmt"
+	"math"
+
+	"tandem/kernels/cuda"
+)
+
+type prefillShape struct {
+	kv                          cuda.KV
+	heads, kvHeads, dim, tokens int
+	rows, positions             []int32 // of each sequence
+	seqs                        []int32 // those to run
+}
+
+func prefillCases() []Case {
+	bf, hf, e4 := cuda.KVBF16, cuda.KVF16, cuda.KVE4M3
+	one, two := []int32{0}, []int32{1, 0}
+	var all []Case
+	for _, s := range []prefillShape{
+		{bf, 1, 1, 64, 16, []int32{1}, []int32{0}, one},
+		{bf, 9, 3, 64, 16, []int32{50, 3}, []int32{0, 61}, two},
+		{bf, 8, 2, 128, 32, []int32{70, 9}, []int32{0, 130}, two},
+		{bf, 2, 2, 128, 64, []int32{129}, []int32{65}, one},
+		{bf, 4, 2, 256, 32, []int32{40, 33}, []int32{31, 0}, []int32{1}},
+		{bf, 7, 1, 80, 16, []int32{21}, []int32{10}, one},
+		{bf, 6, 3, 16, 16, []int32{17, 64}, []int32{64, 0}, two},
+		{hf, 4, 2, 128, 16, []int32{35}, []int32{40}, one},
+		{hf, 2, 1, 256, 32, []int32{5}, []int32{70}, one},
+		{e4, 4, 2, 64, 32, []int32{35}, []int32{100}, one},
+		{e4, 8, 2, 128, 16, []int32{20, 40}, []int32{120, 0}, two},
+		{e4, 2, 1, 200, 16, []int32{20}, []int32{50}, one},
+	} {
+		all = append(all, prefillCase(s))
+	}
+	return all
+}
+
+func prefillCase(s prefillShape) Case {
+	name := fmt.Sprintf("prefill %s heads %d/%d dim %d block %d rows %v from %v", s.kv, s.heads, s.kvHeads, s.dim, s.tokens, s.rows, s.positions)
+	r := rng(name)
+	rowStart, lengths, blocks := []int{0}, []int{}, 2
+	for i, n := range s.rows {
+		rowStart = append(rowStart, rowStart[i]+int(n))
+		lengths = append(lengths, int(s.positions[i]+n))
+		blocks += (lengths[i] + s.tokens - 1) / s.tokens
+	}
+	p := newPool(s.kv, s.kvHeads, s.tokens, s.dim, blocks)
+	seqs := fill(r, p, lengths)
+	width := s.heads * s.dim
+	q := normal(r, BF16, rowStart[len(s.rows)]*width, 1)
+	want := make([]float64, len(q))
+	for i := range want {
+		want[i] = math.NaN()
+	}
+	scale, vScale := 1.5/math.Sqrt(float64(s.dim)), 0.5
+	for _, i := range s.seqs {
+		for row := range int(s.rows[i]) {
+			for h := range s.heads {
+				at := (rowStart[i]+row)*width + h*s.dim
+				head := h / (s.heads / s.kvHeads)
+				o := attend(q[at:at+s.dim], seqs.k[i][head], seqs.v[i][head], int(s.positions[i])+row+1, scale)
+				for j := range o {
+					want[at+j] = o[j] * vScale
+				}
+			}
+		}
+	}
+	k, err := cuda.PrefillKernel(s.kv, s.dim, s.heads/s.kvHeads)
+	if err != nil {
+		panic(err) // the table is ours
+	}
+	tiles := k.Tiles(nil, s.seqs, s.rows, s.positions)
+	return Case{
+		Name: name, Kernel: k.Name, Launch: k.Launch(len(tiles)/2, s.kvHeads),
+		Args: []Arg{
+			blank(BF16, len(q)), encode(BF16, q), p.k, p.v, int32s(tiles), ints(rowStart), int32s(s.positions),
+			ints(seqs.pageStart), ints(seqs.flat), i32(s.heads), i32(s.kvHeads), i32(s.dim), i32(s.tokens), i64(p.stride),
+			f32(scale), f32(vScale),
+		},
+		Wants: []Want{{0, BF16, want, bf16Rel, 0.01}},
+	}
+}
+
+// blockCases copy blocks of a cache whose parts stand apart.
+func blockCases() []Case {
+	const blocks, parts, partBytes, partStride, blockStride = 5, 3, 16416, 16448, 3*16448 + 64
+	r := rng("blocks")
+	cache := make([]byte, blocks*blockStride)
+	for i := range cache {
+		cache[i] = byte(r.Uint32())
+	}
+	ids := []int{4, 0, 3}
+	part := func(block, i int) []byte { return cache[block*blockStride+i*partStride:][:partBytes] }
+	var staging []byte
+	for _, id := range ids {
+		for i := range parts {
+			staging = append(staging, part(id, i)...)
+		}
+	}
+	scattered, copied := unchangedBytes(len(cache)), unchangedBytes(len(cache))
+	pairs := []int{0, 2, 3, 1}
+	for i := range parts {
+		for j, id := range ids {
+			setBytes(scattered[id*blockStride+i*partStride:], staging[(j*parts+i)*partBytes:][:partBytes])
+		}
+		setBytes(copied[2*blockStride+i*partStride:], part(0, i))
+		setBytes(copied[1*blockStride+i*partStride:], part(3, i))
+	}
+	gathered := make([]float64, len(staging))
+	setBytes(gathered, staging)
+	l := cuda.Blocks(len(ids), parts, partBytes)
+	strides := []Arg{i32(parts), i64(partStride), i64(blockStride), i64(partBytes)}
+	return []Case{
+		{
+			Name: "blocks gather", Kernel: "td_blocks_gather", Launch: l,
+			Args:  append([]Arg{blank(Bytes, len(staging)), {Data: cache}, ints(ids)}, strides...),
+			Wants: []Want{{0, Bytes, gathered, 0, 0}},
+		},
+		{
+			Name: "blocks scatter", Kernel: "td_blocks_scatter", Launch: l,
+			Args:  append([]Arg{blank(Bytes, len(cache)), {Data: staging}, ints(ids)}, strides...),
+			Wants: []Want{{0, Bytes, scattered, 0, 0}},
+		},
+		{
+			Name: "blocks copy", Kernel: "td_blocks_copy", Launch: cuda.Blocks(2, parts, partBytes),
+			Args:  append([]Arg{{Data: cache}, ints(pairs)}, strides...),
+			Wants: []Want{{0, Bytes, copied, 0, 0}},
+		},
+	}
+}
+
+func unchangedBytes(n int) []float64 {
+	v := make([]float64, n)
+	for i := range v {
+		v[i] = math.NaN()
+	}
+	return v
+}
+
+func setBytes(to []float64, from []byte) {
+	for i, b := range from {
+		to[i] = float64(b)
+	}
+}
