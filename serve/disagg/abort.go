@@ -25,7 +25,7 @@ const (
 // reasonOf names why a leg's failure aborts what it left behind.
 func reasonOf(ctx context.Context, e *legError) string {
 	switch {
-	case e != nil && e.fault == faultDeadline:
+	case e != nil && (e.fault == faultDeadline || e.fault == faultSilent):
 		return reasonTimeout
 	case context.Cause(ctx) == errShutdown: //nolint:errorlint // the cause is this very value
 		return reasonShutdown

@@ -36,6 +36,7 @@ const (
 	faultStatus                // the worker answered with an error status, or an error event
 	faultReply                 // the answer cannot be understood
 	faultDeadline              // a time limit passed
+	faultSilent                // the worker did not accept the attempt in its part of the time
 	faultGone                  // the client went away, or the frontend shuts down
 )
 
@@ -70,7 +71,7 @@ func (e *legError) retryable() bool {
 		return true
 	case faultStatus:
 		return e.err.Status >= 500 && e.err.Status != http.StatusGatewayTimeout
-	case faultReply, faultDeadline, faultGone:
+	case faultReply, faultDeadline, faultSilent, faultGone:
 	}
 	return false
 }
@@ -82,7 +83,9 @@ const codeUnknownTransfer = "unknown_transfer"
 func transportError(ctx context.Context, err error, begun bool) (fault, *openai.Error) {
 	cause := context.Cause(ctx)
 	switch {
-	case errors.Is(cause, errTimeout) || errors.Is(cause, errIdle) || errors.Is(cause, errAdmission):
+	case errors.Is(cause, errAdmission):
+		return faultSilent, openai.NewError(http.StatusGatewayTimeout, "", "%v", cause)
+	case errors.Is(cause, errTimeout) || errors.Is(cause, errIdle):
 		return faultDeadline, openai.NewError(http.StatusGatewayTimeout, "", "%v", cause)
 	case errors.Is(cause, errWorkerMute):
 		return faultBroken, upstream("the worker does not answer any more")

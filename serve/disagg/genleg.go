@@ -26,6 +26,9 @@ func (s *Server) generationLeg(ctx context.Context, p *RoutePlan, h *handoff, ou
 		if !v.same {
 			sel.Reservation.Release(false)
 			next, err := s.firstGen(p, list, &t, v.strict)
+			if err != nil && last != nil && s.resumable(p, out, last) {
+				return s.resume(ctx, p, h, out, last, sel.Instance.ID) // a worker may come back
+			}
 			if err != nil {
 				return legOrUnavailable(last, err, discovery.Generation)
 			}
@@ -39,7 +42,7 @@ func (s *Server) generationLeg(ctx context.Context, p *RoutePlan, h *handoff, ou
 			g.id = h.id
 		}
 		g.limit, g.cause = p.Deadline.Sub(s.now()), errTimeout
-		if d := admission.Sub(s.now()); h != nil && p.Req.Stream && d < g.limit {
+		if d := t.patience(admission.Sub(s.now()), len(list())); h != nil && p.Req.Stream && d < g.limit {
 			g.limit, g.cause = d, errAdmission
 		}
 		lerr := s.runGen(ctx, &g)

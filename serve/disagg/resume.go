@@ -89,7 +89,7 @@ func (s *Server) resumable(p *RoutePlan, out *client, e *legError) bool {
 // broke tells whether the worker or the way to it failed, and not the request.
 func (e *legError) broke() bool {
 	switch e.fault {
-	case faultDial, faultRace, faultBroken, faultDeadline:
+	case faultDial, faultRace, faultBroken, faultDeadline, faultSilent:
 		return true
 	case faultStatus:
 		// A worker that shuts down cancels what it runs, although the client is still there.
@@ -113,21 +113,22 @@ func (s *Server) resume(ctx context.Context, p *RoutePlan, h *handoff, out *clie
 	if err := out.events.Flush(); err != nil { // what came before it broke
 		return errClientGone
 	}
-	failed, idle := []string{broken}, 0
+	failed, idle, waited := []string{broken}, 0, false
 	until := s.now().Add(s.cfg.AdmissionTimeout)
 	for {
 		if done, err := s.completeStream(p, h, out); done {
 			return err
 		}
-		sel, err := s.chooseResumer(p, h, failed, last.fault != faultDeadline)
+		sel, err := s.chooseResumer(p, h, failed, waited || last.fault != faultDeadline && last.fault != faultSilent)
 		if errors.Is(err, router.ErrNoServers) && s.now().Add(s.cfg.RetryPause).Before(until) && s.sleep(ctx, s.cfg.RetryPause) {
-			continue // a worker may come back
+			waited = true
+			continue // a worker may come back, also the one that fell silent
 		}
 		if err != nil {
 			return last
 		}
 		before := out.have.count()
-		g := genAttempt{inst: sel.Instance, rank: sel.Rank, h: h, out: out, p: p, id: out.id, resume: true, limit: s.cfg.AdmissionTimeout, cause: errAdmission}
+		g := genAttempt{inst: sel.Instance, rank: sel.Rank, h: h, out: out, p: p, id: out.id, resume: true, limit: s.cfg.AdmissionTimeout / 2, cause: errAdmission}
 		s.log.Info("a stream goes on elsewhere", "request_id", p.RequestID, "from", broken, "to", sel.Instance.ID, "tokens", before, "reason", last)
 		last = s.runGen(ctx, &g)
 		sel.Reservation.Release(last == nil)

@@ -65,12 +65,25 @@ func (t *tries) decide(e *legError, instance string) verdict {
 		}
 		t.failed = append(t.failed, instance)
 		return verdict{again: true, race: true}
+	case e.fault == faultSilent && t.retries > 0:
+		t.retries--
+		t.failed = append(t.failed, instance)
+		return verdict{again: true, strict: true, now: true}
 	case e.fault != faultRace && e.retryable() && t.retries > 0:
 		t.retries--
 		t.failed = append(t.failed, instance)
 		return verdict{again: true}
 	}
 	return verdict{}
+}
+
+// patience is how long one attempt may wait to be accepted: half of what is left while another of the workers could still
+// be tried, so that one that does not answer costs no request.
+func (t *tries) patience(left time.Duration, workers int) time.Duration {
+	if t.retries > 0 && workers > len(t.failed)+1 {
+		return left / 2
+	}
+	return left
 }
 
 // choose asks the leg's router, avoiding instances that failed; when only those remain they are allowed again, unless

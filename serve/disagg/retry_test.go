@@ -19,7 +19,7 @@ func TestRetryRules(t *testing.T) {
 		races, retries, offers := 0, 0, 0
 		for {
 			e := &legError{
-				fault: rapid.SampledFrom([]fault{faultDial, faultRace, faultBroken, faultStatus, faultReply, faultDeadline, faultGone}).Draw(t, "fault"),
+				fault: rapid.SampledFrom([]fault{faultDial, faultRace, faultBroken, faultStatus, faultReply, faultDeadline, faultSilent, faultGone}).Draw(t, "fault"),
 				err:   openai.NewError(rapid.SampledFrom([]int{400, 401, 404, 422, 429, 500, 502, 503, 504}).Draw(t, "status"), "", "x"),
 			}
 			before := len(tr.failed)
@@ -34,8 +34,8 @@ func TestRetryRules(t *testing.T) {
 				t.Fatal("disagg_no_retry")
 			case v.again && !v.same && len(tr.failed) != before+1:
 				t.Fatal("who failed is not remembered")
-			case busy && v.again && (!v.strict || v.same):
-				t.Fatal("a 429 is offered to another worker only")
+			case (busy || e.fault == faultSilent) && v.again && (!v.strict || v.same):
+				t.Fatal("after a 429, or silence, only another worker is tried")
 			case v.same && e.fault != faultRace:
 				t.Fatal("only a race is tried again at the same worker")
 			}

@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/http"
 	"testing"
+	"time"
 
 	"tandem/serve/discovery"
 )
@@ -18,6 +19,26 @@ func stuck(began chan<- struct{}, say string) func(int, seen, http.ResponseWrite
 		}
 		began <- struct{}{}
 		<-r.Context().Done()
+	}
+}
+
+// A gen worker that takes the connection and does not answer costs a part of the admission time and no request.
+func TestSilentGenGoesElsewhere(t *testing.T) {
+	for name, first := range map[string]string{"nothing is out": "", "the first token is out": `"first_delta":{"text":"A"},`} {
+		t.Run(name, func(t *testing.T) {
+			began := make(chan struct{}, 1)
+			silent, good := newStub(t, discovery.Generation, stuck(began, "")), newStub(t, discovery.Generation, genReply{}.script)
+			r := newRig(t, []*stub{newStub(t, discovery.Context, ctxReply{extra: first}.script)}, []*stub{silent, good},
+				withConfig(func(c *Config) { c.AdmissionTimeout = 200 * time.Millisecond }))
+			a := r.post(completions, streamed)
+			if text, _ := textOf(t, a); text != "ABC" || a.events[len(a.events)-1] != "[DONE]" || a.header.Get(headerGenServer) != good.id && first == "" {
+				t.Errorf("%d %v %s", a.status, a.header, a.raw)
+			}
+			<-began
+			if id := <-silent.aborts; id != r.ctx[0].requests()[0].params.DisaggRequestID || len(r.ctx[0].requests()) != 1 {
+				t.Errorf("aborted %d, %d ctx requests", id, len(r.ctx[0].requests()))
+			}
+		})
 	}
 }
 

@@ -109,7 +109,7 @@ func (s *Server) start(ctx context.Context, p *RoutePlan, c call) (_ *leg, faile
 	resp, err := s.calls.Post(l.ctx, c.inst.URL+p.Req.Endpoint.String(), headers, c.body.data)
 	if err != nil {
 		kind, oe := transportError(l.ctx, err, false)
-		if kind == faultDial || kind == faultRace {
+		if kind == faultDial || kind == faultRace || kind == faultSilent {
 			s.reg.LegEnded(c.inst.ID, false)
 		}
 		defer l.close()
