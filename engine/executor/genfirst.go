@@ -30,23 +30,26 @@ func (c *Core) adopt(s *sequence, first []transfer.Token) bool {
 	if len(first) != 1 || first[0].ID < 0 || int(first[0].ID) >= c.cfg.Vocab {
 		return false
 	}
+	own := *s.req
 	for _, t := range first {
 		r := request.Token{ID: t.ID, Logprob: t.Logprob, Rank: t.Rank}
 		for _, top := range t.Top {
 			r.Top = append(r.Top, request.TopLogprob(top))
 		}
-		s.handed = append(s.handed, r)
+		own.FirstTokens = append(own.FirstTokens, r)
 		s.append(t.ID)
 	}
+	s.adopted = &own
 	return true
 }
 
-// firstTokens are the output tokens that exist without a step of s.
-func (s *sequence) firstTokens() []request.Token {
-	if s.req.GenFirst {
-		return s.handed
+// runs is the request as its rows show it: with all output tokens that exist
+// without a step of s, for penalties count them.
+func (s *sequence) runs() *request.Request {
+	if s.adopted != nil {
+		return s.adopted
 	}
-	return s.req.FirstTokens
+	return s.req
 }
 
 // endedThere shows the tokens of a request that the ctx worker saw end. Should

@@ -105,7 +105,7 @@ func (c *Core) build(p *scheduler.Plan) *Batch {
 		}
 		end := s.Computed + r.Tokens
 		row := Row{
-			Request: s.req, Tokens: s.tokens[s.Computed:end:end], Pos: s.Computed,
+			Request: s.runs(), Tokens: s.tokens[s.Computed:end:end], Pos: s.Computed,
 			Pages: s.Table[:c.blocksFor(end)], Sample: end == s.Known, Index: s.output(), Context: ctx,
 		}
 		if row.Sample {

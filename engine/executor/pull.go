@@ -146,7 +146,7 @@ func (c *Core) goOn(s *sequence) {
 // unless the client has them already.
 func (c *Core) inject(s *sequence) {
 	out := Output{First: s.emitted}
-	for _, t := range s.firstTokens() {
+	for _, t := range s.runs().FirstTokens {
 		text, rest, end := c.show(s, t.ID)
 		if !s.req.FirstEmitted {
 			out.Tokens = append(out.Tokens, t)

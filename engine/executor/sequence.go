@@ -54,10 +54,10 @@ type sequence struct {
 	source int32       // with part: block whose beginning is to be copied before the first row
 	part   int         // tokens of it, 0 = no copy is due
 
-	lease  lease
-	pull   pull
-	handed []request.Token  // that came with a pull
-	offer  []transfer.Token // that go out with one
+	lease   lease
+	pull    pull
+	adopted *request.Request // req with the first tokens that came with a pull
+	offer   []transfer.Token // that go out with one
 }
 
 // lease is the ctx side of a hand-over.

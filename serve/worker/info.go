@@ -110,7 +110,7 @@ func (s *Server) serverInfo(w http.ResponseWriter, _ *http.Request) {
 	}
 	_, logs := cacheTellerOf(b)
 	out.KVEvents = len(logs) > 0
-	if i.TransferEndpoint != "" {
+	if len(i.GenFirst) > 0 {
 		out.Disagg = rendezvous(i)
 	}
 	writeJSON(w, out)
@@ -119,9 +119,7 @@ func (s *Server) serverInfo(w http.ResponseWriter, _ *http.Request) {
 // rendezvous is what a gen leg is told of this worker before it has answered.
 func rendezvous(i runner.Info) json.RawMessage {
 	b := openai.AppendString([]byte(`{"ctx_info_endpoint":`), i.TransferEndpoint)
-	if len(i.GenFirst) > 0 {
-		b = openai.AppendString(append(b, `,"encoded_opaque_state":`...), base64.StdEncoding.EncodeToString(i.GenFirst))
-	}
+	b = openai.AppendString(append(b, `,"encoded_opaque_state":`...), base64.StdEncoding.EncodeToString(i.GenFirst))
 	return append(b, '}')
 }
 

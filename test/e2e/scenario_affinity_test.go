@@ -37,9 +37,9 @@ func affinityOf(t *testing.T, l *leg, role string) string {
 }
 
 // family sends a parent's turn and then four children at once.
-func family(t *testing.T, scope string) (r *rig, ctx, gen string) {
+func family(t *testing.T, scope, style string) (r *rig, ctx, gen string) {
 	t.Helper()
-	r = newRig(t, rigOf{ctx: 2, gen: 2, ctxRouter: convRouter, genRouter: convRouter, yaml: affinityYAML + "subagent_affinity_scope: " + scope + "\n"})
+	r = newRig(t, rigOf{ctx: 2, gen: 2, ctxRouter: convRouter, genRouter: convRouter, yaml: affinityYAML + "subagent_affinity_scope: " + scope + "\nschedule_style: " + style + "\n"})
 	r.ask(t, textPath, helloText, "X-Session-ID", "other").wantOK(t, "ABC") // so that the parent is not on the first ones
 	a := r.ask(t, textPath, helloText, "X-Session-ID", "M")
 	a.wantOK(t, "ABC")
@@ -83,29 +83,39 @@ func children(t *testing.T, stubs []*stub, role string) (at, key map[string]stri
 
 func TestScenario40(t *testing.T) {
 	scenario(t, 40)
-	r, ctx, _ := family(t, "context")
-	at, key := children(t, r.ctx, "context")
-	for id := range at {
-		if at[id] != ctx || key[id] != "M" {
-			t.Errorf("ctx leg of %s: on %s with key %q, the parent is on %s", id, at[id], key[id], ctx)
+	for _, style := range []string{"context_first", "generation_first"} {
+		r, ctx, _ := family(t, "context", style)
+		at, key := children(t, r.ctx, "context")
+		for id := range at {
+			if at[id] != ctx || key[id] != "M" {
+				t.Errorf("%s: ctx leg of %s: on %s with key %q, the parent is on %s", style, id, at[id], key[id], ctx)
+			}
 		}
-	}
-	at, key = children(t, r.gen, "generation")
-	used := map[string]int{}
-	for id := range at {
-		used[at[id]]++
-		if key[id] != "" {
-			t.Errorf("gen leg of %s has the key %q", id, key[id])
+		at, key = children(t, r.gen, "generation")
+		used := map[string]int{}
+		for id := range at {
+			used[at[id]]++
+			if key[id] != "" {
+				t.Errorf("%s: gen leg of %s has the key %q", style, id, key[id])
+			}
 		}
-	}
-	if len(used) != 2 {
-		t.Errorf("gen legs are on %v", used)
+		if len(used) != 2 {
+			t.Errorf("%s: gen legs are on %v", style, used)
+		}
 	}
 }
 
 func TestScenario41(t *testing.T) {
 	scenario(t, 41)
-	r, ctx, gen := family(t, "both")
+	for _, style := range []string{"context_first", "generation_first"} {
+		siblings(t, style)
+	}
+}
+
+// siblings checks that the children are where their parent is, on both sides.
+func siblings(t *testing.T, style string) {
+	t.Helper()
+	r, ctx, gen := family(t, "both", style)
 	for _, side := range []struct {
 		stubs      []*stub
 		role, home string

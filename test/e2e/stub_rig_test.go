@@ -25,10 +25,6 @@ var pending = map[int]string{}
 
 // elsewhere are scenarios that have no test here, and where they are checked.
 var elsewhere = map[int]string{
-	10: "generation_first is not built",
-	11: "generation_first is not built",
-	12: "generation_first is not built",
-	13: "generation_first is not built",
 	46: "no router makes rank hints, and a hook is not reachable from outside: serve/disagg, TestRank…",
 }
 
@@ -77,7 +73,8 @@ type rigOf struct {
 	ctxRouter, genRouter string
 	yaml                 string
 	before               func(*rig) // with the stubs, before the frontend starts
-	busy                 bool       // the end of the test is no idle moment
+	noRetries            bool
+	busy                 bool // the end of the test is no idle moment
 }
 
 func newRig(t *testing.T, o rigOf) *rig {
@@ -92,14 +89,18 @@ func newRig(t *testing.T, o rigOf) *rig {
 	if o.before != nil {
 		o.before(r)
 	}
+	retries := 1
+	if o.noRetries {
+		retries = 0
+	}
 	file := writeFile(t, "cluster.yaml", fmt.Sprintf(`
 hostname: 127.0.0.1
 expose_routing_headers: true
-max_retries: 1
+max_retries: %d
 context_servers: {urls: [%s], router: %s}
 generation_servers: {urls: [%s], router: %s}
 %s
-`, ids(r.ctx), or(o.ctxRouter, "{}"), ids(r.gen), or(o.genRouter, "{}"), o.yaml))
+`, retries, ids(r.ctx), or(o.ctxRouter, "{}"), ids(r.gen), or(o.genRouter, "{}"), o.yaml))
 	r.process = start(t, "frontend", frontendBin, "serve", "--port", "0", "-c", file)
 	t.Cleanup(func() { // before the frontend is stopped
 		if !o.busy {

@@ -20,6 +20,13 @@ func both(id int, prompt []int32, g int) *Session {
 // ends with its first token ends at both workers.
 func TestGenerationFirstEqualsOracle(t *testing.T) {
 	c := pair(t, nil)
+	c.Gen.BeforeApply = func(b *executor.Batch) {
+		for _, r := range b.Rows {
+			if first := r.Request.FirstTokens; len(first) != 1 || first[0].ID != c.Gen.Tracks[r.Request.ID].Tokens[0] {
+				t.Errorf("the sampler of request %d sees %v as first tokens", r.Request.ID, first)
+			}
+		}
+	}
 	for i, p := range []int{1, 15, 16, 17, 64, 100} {
 		c.Start(both(i, prompt(i, p), 1+i*5))
 	}

@@ -77,6 +77,7 @@ type Log struct {
 	Moved, Pulls                                uint64
 	Loans, Borrowed                             uint64 // loans that were pulled, and that came
 	Aborts, Idles                               uint64
+	Met, Early                                  uint64 // generation-first: pullers that were claimed, pulls that came
 }
 
 func (l *Log) failed(code request.Code) {
@@ -158,6 +159,9 @@ func (in *Instance) Submit(r *request.Request, h *transfer.Handle) *Track {
 	in.Log.Entered++
 	if h != nil {
 		in.paths.keptAlive(h)
+	}
+	if r.GenFirst && r.Kind == request.ContextOnly {
+		in.paths.comes(r)
 	}
 	lead.Lock.Enter(in.Now, &lockstep.Arrival{
 		Item: adprouter.NewItem(r, r.Answers()-1), Prompt: r.Prompt, Salt: r.CacheSalt, Deadline: r.Deadline, Handle: h, HandOver: h != nil,

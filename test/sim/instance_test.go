@@ -55,6 +55,7 @@ func TestLockstepInstance(t *testing.T) {
 		"finished": sum.Finished, "cancelled": sum.Cancelled, "refused": sum.Refused,
 		"full ranks": sum.Full, "pads of full ranks": sum.FullPads, "aborts": sum.Aborts, "pulls": sum.Pulls,
 		"moves": sum.Moved, "loans": sum.Loans, "borrowed": sum.Borrowed, "rests": sum.Idles,
+		"pullers that were met": sum.Met, "pulls before the prefill": sum.Early, "peers that did not come": sum.Failed[request.TransferTimeout],
 		"deadlines": sum.Failed[request.DeadlineExceeded], "timeouts": sum.Failed[request.QueueTimeout],
 		"failed steps": sum.Failed[request.StepFailed], "bad logits": sum.Failed[request.BadLogits],
 		"full queues": sum.Failed[request.QueueFull],
@@ -202,7 +203,11 @@ func TestLostDeliveryIsDivergence(t *testing.T) {
 					_, is := r.Moving(m.Key) // else it says nothing new
 					open = open || is
 				}
-				d[i].Moved = nil
+			}
+			for i := range d {
+				if open { // else the rank would only keep a loan
+					d[i].Moved = nil
+				}
 			}
 			return open
 		}},
@@ -255,6 +260,8 @@ func (l *Log) add(o *Log) {
 	l.Pulls += o.Pulls
 	l.Aborts += o.Aborts
 	l.Idles += o.Idles
+	l.Met += o.Met
+	l.Early += o.Early
 	for code, n := range o.Failed {
 		if l.Failed == nil {
 			l.Failed = map[request.Code]uint64{}

@@ -247,7 +247,7 @@ func (in *Instance) effects(rank int, e *executor.Effects) {
 			continue
 		}
 		in.ended(in.Ranks[rank].Tracks[o.Request.ID].Choices()[o.Choice])
-		if o.Handle != nil {
+		if o.Handle != nil && !o.Request.GenFirst { // else its puller is known
 			in.paths.offered(rank, o.Handle)
 		}
 	}

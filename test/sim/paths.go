@@ -68,6 +68,12 @@ func (p *paths) effects(rank int, e *executor.Effects) {
 			p.later(f.rank, func(time.Duration, *executor.Core) { p.end(f, false, "stopped") })
 		}
 	}
+	for _, m := range e.Progress {
+		p.claimed(rank, m)
+	}
+	for _, x := range e.Ends {
+		delete(p.outer, x.Peer)
+	}
 	for _, a := range e.Accepts {
 		if f := p.peers[a.Peer]; f != nil {
 			p.later(rank, func(now time.Duration, c *executor.Core) { p.copy(f, &a, now, c) })
@@ -135,7 +141,7 @@ func (p *paths) start(rank int, pl transfer.Pull) {
 		p.later(rank, func(time.Duration, *executor.Core) { p.end(f, false, transfer.RejectUnknown) })
 	default:
 		p.later(rank, func(time.Duration, *executor.Core) {
-			if !f.over {
+			if !f.over && !p.endsEarly(f) {
 				p.write(f)
 				p.end(f, true, "")
 			}
@@ -234,6 +240,10 @@ func (p *paths) end(f *fetch, ok bool, code string) {
 		e.Code, e.Reason, e.Progress = "", "", len(f.pull.Dst)
 	}
 	m := p.in.Ranks[f.rank]
+	if ok && f.pull.Handle.GenFirst {
+		e.First = p.first(m, e.ID)
+		p.in.Log.Early++
+	}
 	m.Core.PullEvent(p.in.Now, e)
 	m.flush()
 }
@@ -270,6 +280,11 @@ func (p *paths) outsideAccepted(o *outside, a transfer.Accept) {
 
 // external returns a hand-over of a ctx worker elsewhere.
 func external(cfg *executor.Config, r *request.Request) *transfer.Handle {
+	if r.GenFirst {
+		h := &transfer.Handle{ID: transfer.ID(r.TransferID), Incarnation: "elsewhere", Endpoint: "tcp://elsewhere:1", Lease: time.Second, Layout: cfg.Layout, GenFirst: true}
+		h.Layout.BlockTokens = cfg.BlockTokens
+		return h
+	}
 	h := &transfer.Handle{
 		ID: transfer.ID(r.TransferID), Incarnation: "elsewhere", Endpoint: "tcp://elsewhere:1", Epoch: 1, Lease: time.Second,
 		PromptTokens: len(r.Prompt), Layout: cfg.Layout, Root: blockhash.Root(cfg.Namespace, "", r.CacheSalt),

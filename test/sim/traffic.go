@@ -96,6 +96,7 @@ func randomConfig(rng *rand.Rand) InstanceConfig {
 	core.Policy = []scheduler.Policy{scheduler.GuaranteedNoEvict, scheduler.MaxUtilization}[rng.IntN(2)]
 	core.Chunking = []scheduler.Chunking{scheduler.FirstCome, scheduler.EqualProgress}[rng.IntN(2)]
 	core.Lease, core.Attach, core.Progress, core.RecvTotal = time.Second, 200*time.Millisecond, 200*time.Millisecond, time.Second
+	core.PeerWait = time.Duration(1+rng.IntN(20)) * 100 * time.Millisecond
 	core.BlockReuse = rng.IntN(6) > 0
 	core.MaxConcurrentRecv = 1 + rng.IntN(4)
 	core.LocalRecompute = rng.IntN(4) > 0
@@ -250,10 +251,13 @@ func (tr *Traffic) handOver(r *request.Request) *transfer.Handle {
 	}
 	switch x := tr.rng.Float64(); {
 	case x < ctx:
-		r.Kind, r.TransferID = request.ContextOnly, int64(r.ID)
+		r.Kind, r.TransferID, r.GenFirst = request.ContextOnly, int64(r.ID), r.Answers() == 1 && tr.rng.IntN(3) == 0
 		return nil
 	case x < ctx+gen:
 		r.Kind, r.TransferID = request.GenerationOnly, int64(r.ID)
+		if r.GenFirst = r.Answers() == 1 && tr.rng.IntN(3) == 0; r.GenFirst {
+			return external(cfg, r)
+		}
 		for i := range r.Answers() {
 			first := OracleChoice(cfg.Vocab, tr.In.Ranks[0].Root(r), r.Prompt, i, 1)
 			r.FirstTokens = append(r.FirstTokens, request.Token{ID: first[0]})
