@@ -279,6 +279,17 @@ func TestWholeAnswersOfSeveralChoices(t *testing.T) {
 	<-r.ctx[0].aborts
 }
 
+// TestSeveralChoicesRunContextFirst: the gen leg needs a first token of each.
+func TestSeveralChoicesRunContextFirst(t *testing.T) {
+	c := &chooser{choices: [][]string{{"a", "b"}, {"c", "d"}}}
+	r := c.rig(t, 1, withConfig(func(c *Config) { c.GenerationFirst = true }))
+	c.verify(t, r.post(completions, fmt.Sprintf(textMany, 2)), false)
+	q := r.ctx[0].requests()
+	if len(q) != 1 || !strings.Contains(string(q[0].body["disaggregated_params"]), `"context_first"`) {
+		t.Errorf("%d ctx legs: %s", len(q), q[0].body["disaggregated_params"])
+	}
+}
+
 // TestNoGenLegWhenAllChoicesEnd shows a stream and an answer made of the ctx reply.
 func TestNoGenLegWhenAllChoicesEnd(t *testing.T) {
 	c := &chooser{choices: [][]string{{"a"}, {"b"}, {"c"}}}

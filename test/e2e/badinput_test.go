@@ -67,6 +67,7 @@ func badRequests() []badRequest {
 		{"min_p", `2`, "min_p"},
 		{"n", `0`, "at least 1"},
 		{"n", `129`, "at most 128"},
+		{"n", `100`, "fewer"}, // than max_batch_size
 		{"best_of", `3`, "best_of"},
 		{"use_beam_search", `true`, "beam"},
 		{"stream", `"yes"`, "stream"},
