@@ -104,7 +104,7 @@ func TestForeignPackagesStayInTheirPlace(t *testing.T) {
 		"google.golang.org/grpc":              {"engine/transfer/*", "engine/comm*", "serve/discovery/etcd"},
 		"go.etcd.io/etcd":                     {"serve/discovery/etcd"},
 		"gorgonia.org/cu":                     {"engine/cuda/gpu"},
-		"C":                                   {"kernels/*", "engine/cuda*"},
+		"C":                                   {"kernels/*", "engine/cuda*", "engine/comm"},
 	}
 	for _, s := range load(t) {
 		if s.test {

@@ -21,7 +21,7 @@
 
 namespace {
 
-enum Result { success, unhandled_cuda, system_error, internal_error, invalid_argument, invalid_usage, remote_error };
+enum Result { success, unhandled_cuda, system_error, internal_error, invalid_argument, invalid_usage, remote_error, in_progress };
 enum Kind { all_reduce, all_gather, reduce_scatter, broadcast };
 constexpr const char* kind_names[] = {"all-reduce", "all-gather", "reduce-scatter", "broadcast"};
 constexpr int kRanks = 8;
@@ -56,6 +56,7 @@ struct Comm {
   std::string name;
   std::atomic<int> async{success};
   std::atomic<bool> aborted{false};
+  bool joining = false;  // without blocking, until somebody asks and all are there
 };
 
 struct Collective {
@@ -338,6 +339,25 @@ int ncclCommInitRank(void** comm, int n, Id id, int rank) {
   return join(c);
 }
 
+// Of the configuration only whether the call blocks is looked at.
+int ncclCommInitRankConfig(void** comm, int n, Id id, int rank, void* config) {
+  struct {
+    size_t size;
+    unsigned magic, version;
+    int blocking;
+  } given;
+  memcpy(&given, config, sizeof given);
+  if (given.magic != 0xcafebeef || given.size < sizeof given) return refuse(invalid_argument, "no configuration");
+  if (given.blocking) return ncclCommInitRank(comm, n, id, rank);
+  group.depth++;
+  int r = ncclCommInitRank(comm, n, id, rank);
+  group.depth--;
+  if (r) return r;
+  group.joining.pop_back();
+  static_cast<Comm*>(*comm)->joining = true;
+  return in_progress;
+}
+
 int ncclCommDestroy(void* comm) {
   auto* c = static_cast<Comm*>(comm);
   munmap(c->s, sizeof(Shared));
@@ -356,6 +376,11 @@ int ncclCommAbort(void* comm) {
 int ncclCommGetAsyncError(void* comm, int* r) {
   auto* c = static_cast<Comm*>(comm);
   if (c->s->aborted && !c->aborted) c->async = remote_error;
+  if (c->joining && !c->async) {
+    if (c->s->joined < c->n) return *r = in_progress, success;
+    c->joining = false;
+    c->async = join(c);
+  }
   return *r = c->async, success;
 }
 int ncclCommCount(void* c, int* n) { return *n = static_cast<Comm*>(c)->n, success; }
