@@ -129,10 +129,11 @@ static void release_barrier(Worker* w) {
 static void finish(Worker* w, Fiber* f) {
   f->state = State::done;
   w->live--;
-  unsigned l = f->pub.linear, base = l & ~31u;
-  for (unsigned i = base; i < base + 32 && i < w->n; i++) {
-    Fiber& g = w->fibers[i];
-    if (g.state == State::in_warp_op && (g.mask >> (l & 31) & 1))
+  unsigned l = f->pub.linear, warp = l / 32;
+  w->gone[warp] |= 1u << (l & 31);
+  for (unsigned m = w->waiting[warp]; m; m &= m - 1) {
+    const Fiber& g = w->fibers[warp * 32 + static_cast<unsigned>(__builtin_ctz(m))];
+    if (g.mask >> (l & 31) & 1)
       leave(w, launch_failed, place(*f) + " exited while " + place(g) + " waits for it in a warp operation at " +
                                   g.file + ":" + std::to_string(g.line));
   }
@@ -186,37 +187,49 @@ int barrier(Vote v, int pred, const char* file, int line) {
   return w->vote_result;
 }
 
+// check_lanes compares the caller's operation with those of the given lanes,
+// which wait. One is enough at arrival; the last one to arrive compares all.
+static const char* check_lanes(Worker* w, const Fiber& me, unsigned lanes) {
+  unsigned base = me.pub.linear & ~31u;
+  for (; lanes; lanes &= lanes - 1) {
+    const Fiber& g = w->fibers[base + static_cast<unsigned>(__builtin_ctz(lanes))];
+    if (g.mask != me.mask) return "lanes disagree on the mask of a warp operation";
+    if (g.fn != me.fn) return "lanes of one mask are in different warp operations";
+  }
+  return nullptr;
+}
+
+// check_arrival says what is wrong with an operation as its caller arrives.
+static const char* check_arrival(Worker* w, const Fiber& me, unsigned others) {
+  unsigned warp = me.pub.linear / 32, gone = w->gone[warp] & me.mask;
+  if (!(me.mask >> (me.pub.linear & 31) & 1)) return "the caller's lane is not in the mask of a warp operation";
+  if (gone) {
+    unsigned i = warp * 32 + static_cast<unsigned>(__builtin_ctz(gone));
+    return i < w->n ? "the mask names a lane that has exited" : "the mask names a lane that the block does not have";
+  }
+  return check_lanes(w, me, (others | (1u << (me.pub.linear & 31))) == me.mask ? others : others & -others);
+}
+
 void warp_op(unsigned mask, WarpFn fn, void* rec, const char* file, int line) {
   Worker* w = tl_worker;
   Fiber* me = w->cur;
-  unsigned lin = me->pub.linear, base = lin & ~31u, lane = lin & 31;
+  unsigned lin = me->pub.linear, base = lin & ~31u, lane = lin & 31, warp = lin / 32;
   me->file = file, me->line = line;
-  auto bad = [&](const char* what) {
-    char m[24];
-    snprintf(m, sizeof m, " (mask 0x%08x)", mask);
-    leave(w, launch_failed, place(*me) + ": " + what + m + " at " + file + ":" + std::to_string(line));
-  };
-  if (!(mask >> lane & 1)) bad("the caller's lane is not in the mask of a warp operation");
   me->mask = mask, me->fn = fn;
   me->state = State::in_warp_op;
   w->rec[lin] = rec;
-  bool all = true;
-  for (unsigned m = mask; m; m &= m - 1) {
-    unsigned i = base + static_cast<unsigned>(__builtin_ctz(m));
-    if (i >= w->n) bad("the mask names a lane that the block does not have");
-    Fiber& g = w->fibers[i];
-    if (g.state == State::done) bad("the mask names a lane that has exited");
-    if (g.state != State::in_warp_op) {
-      all = false;
-      continue;
-    }
-    if (g.mask != mask) bad("lanes disagree on the mask of a warp operation");
-    if (g.fn != fn) bad("lanes of one mask are in different warp operations");
+  unsigned others = w->waiting[warp] & mask & ~(1u << lane);
+  if (const char* what = check_arrival(w, *me, others)) {
+    char m[24];
+    snprintf(m, sizeof m, " (mask 0x%08x)", mask);
+    leave(w, launch_failed, place(*me) + ": " + what + m + " at " + file + ":" + std::to_string(line));
   }
-  if (!all) {
+  if ((others | 1u << lane) != mask) {
+    w->waiting[warp] |= 1u << lane;
     block_here(w);
     return;
   }
+  w->waiting[warp] &= ~mask;
   void* recs[32] = {};
   for (unsigned m = mask; m; m &= m - 1) {
     unsigned l = static_cast<unsigned>(__builtin_ctz(m));
@@ -224,9 +237,9 @@ void warp_op(unsigned mask, WarpFn fn, void* rec, const char* file, int line) {
   }
   fn(recs, mask);
   bool back = w->order.kind == Order::reverse;
-  for (unsigned k = 0; k < 32; k++) {
-    unsigned l = back ? 31 - k : k;
-    if (!(mask >> l & 1)) continue;
+  for (unsigned m = mask; m;) {
+    unsigned l = back ? 31 - static_cast<unsigned>(__builtin_clz(m)) : static_cast<unsigned>(__builtin_ctz(m));
+    m &= ~(1u << l);
     w->fibers[base + l].state = State::ready;
     enqueue(w, base + l);
   }
@@ -296,6 +309,10 @@ void block_fibers(Worker* w, Job* job, uint64_t index) {
   w->arrived = 0, w->votes = 0;
   w->code = ok;
   w->fault_signal = 0;
+  for (unsigned i = 0; i < kMaxThreads / 32; i++) {
+    w->waiting[i] = 0;
+    w->gone[i] = w->n >= 32 * i + 32 ? 0 : w->n <= 32 * i ? ~0u : ~0u << (w->n - 32 * i);
+  }
   w->blk.bdim = job->block, w->blk.gdim = job->grid;
   w->blk.bid = {static_cast<unsigned>(index % job->grid.x), static_cast<unsigned>(index / job->grid.x % job->grid.y),
                 static_cast<unsigned>(index / job->grid.x / job->grid.y)};

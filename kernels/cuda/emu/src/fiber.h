@@ -74,6 +74,8 @@ struct Worker {
   const char* bar_file;
   int bar_line;
   void* rec[kMaxThreads];
+  unsigned waiting[kMaxThreads / 32];  // per warp: lanes in a warp operation
+  unsigned gone[kMaxThreads / 32];     // per warp: lanes that exited or do not exist
   uint16_t ring[kMaxThreads];
   unsigned head = 0, count = 0;
   uint64_t rng = 1;
