@@ -30,6 +30,7 @@ type client struct {
 	roles   roles
 	id      int64    // disagg_request_id of the answer that went out
 	have    progress // of a stream
+	ending  func()   // is called before an answer is complete, nil = nothing
 }
 
 func (s *Server) newClient(w http.ResponseWriter, p *RoutePlan) *client {
@@ -115,6 +116,7 @@ func (c *client) holdData(payload []byte) error {
 
 // done ends a stream that succeeded.
 func (c *client) done() error {
+	c.ends()
 	if err := c.events.Done(); err != nil {
 		return errors.Join(errClientGone, err)
 	}
@@ -123,6 +125,7 @@ func (c *client) done() error {
 
 // whole sends a complete JSON answer.
 func (c *client) whole(body []byte) error {
+	c.ends()
 	c.status = http.StatusOK
 	h := c.w.Header()
 	h.Set("Content-Type", "application/json")
@@ -132,6 +135,13 @@ func (c *client) whole(body []byte) error {
 		return errors.Join(errClientGone, err)
 	}
 	return nil
+}
+
+// ends waits for what must be before the client may go on.
+func (c *client) ends() {
+	if c.ending != nil {
+		c.ending()
+	}
 }
 
 // fail tells the client of an error. It returns true when the stream had begun: then the error is an event and the

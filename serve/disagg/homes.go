@@ -63,6 +63,7 @@ type keeping struct {
 	keeper            router.Keeper
 	id, key           string
 	instance, wasThen string
+	done              chan struct{} // closed when it is stored, or cannot be
 }
 
 func newHomes(store Homes, obs Observer, now func() time.Time, warn func(code, message string)) *homes {
@@ -102,9 +103,6 @@ func homeKey(role discovery.Role, id string) string {
 
 // find settles the request's conversations where other frontends placed them, both roles at once.
 func (h *homes) find(ctx context.Context, p *RoutePlan, routers map[discovery.Role]router.Router) {
-	if h == nil {
-		return
-	}
 	roles := []discovery.Role{discovery.Generation}
 	if p.Path == PathCtxGen {
 		roles = append(roles, discovery.Context)
@@ -151,13 +149,30 @@ func (h *homes) keep(p *RoutePlan, role discovery.Role, r router.Router) {
 		return
 	}
 	routing, own := p.routingID(role), p.ownID(role)
-	h.keepOne(keeper, role, routing)
+	h.keepOne(p, keeper, role, routing)
 	if own != routing {
-		h.keepOne(keeper, role, own)
+		h.keepOne(p, keeper, role, own)
 	}
 }
 
-func (h *homes) keepOne(keeper router.Keeper, role discovery.Role, id string) {
+// settled waits, not for long, until what the request made known is stored. The next turn may come to another frontend as
+// soon as this one's answer is complete; by then it nearly always is stored.
+func (h *homes) settled(p *RoutePlan) {
+	if len(p.kept) == 0 {
+		return
+	}
+	timer := time.NewTimer(homeFindLimit)
+	defer timer.Stop()
+	for _, done := range p.kept {
+		select {
+		case <-done:
+		case <-timer.C:
+			return
+		}
+	}
+}
+
+func (h *homes) keepOne(p *RoutePlan, keeper router.Keeper, role discovery.Role, id string) {
 	if id == "" {
 		return
 	}
@@ -169,8 +184,10 @@ func (h *homes) keepOne(keeper router.Keeper, role discovery.Role, id string) {
 	if at == "" || last.instance == at && h.now().Sub(last.at) < homeRefresh || h.now().Before(h.rest) {
 		return
 	}
+	k := keeping{keeper, id, key, at, last.instance, make(chan struct{})}
 	select {
-	case h.queue <- keeping{keeper, id, key, at, last.instance}:
+	case h.queue <- k:
+		p.kept = append(p.kept, k.done)
 		h.known.Add(key, told{at, h.now()})
 	default: // the store is slow; the next turn tries again
 	}
@@ -189,6 +206,7 @@ func (h *homes) run(ctx context.Context) {
 			k.keeper.Settle(k.id, at)
 			h.note(k.key, at)
 		}
+		close(k.done)
 		if ctx.Err() == nil {
 			h.report(err)
 		}

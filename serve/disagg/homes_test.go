@@ -31,6 +31,7 @@ func (s *sharedHomes) Find(_ context.Context, key string) (string, error) {
 }
 
 func (s *sharedHomes) Keep(_ context.Context, key, instance, was string) (string, error) {
+	time.Sleep(5 * time.Millisecond) // a store takes its time
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.down {
@@ -93,21 +94,17 @@ func (f *frontends) at(r *rig, id string, headers ...string) (ctx, gen string) {
 	return a.header.Get("X-Disagg-Ctx-Server"), a.header.Get("X-Disagg-Gen-Server")
 }
 
-func (f *frontends) kept(id, ctx, gen string) {
-	f.t.Helper()
-	for end := time.Now().Add(5 * time.Second); f.store.of(discovery.Context, id) != ctx || f.store.of(discovery.Generation, id) != gen; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			f.t.Fatalf("%s is at %s and %s, the store says %q and %q", id, ctx, gen, f.store.of(discovery.Context, id), f.store.of(discovery.Generation, id))
-		}
-	}
-}
-
 // A conversation stays at its workers whichever frontend it comes to, also one that has just started.
 func TestConversationsAreSharedAmongFrontends(t *testing.T) {
 	f := newFrontends(t)
 	a := f.start(0)
 	ctx, gen := f.at(a, "c")
-	f.kept("c", ctx, gen)
+	if f.store.of(discovery.Context, "c") != ctx || f.store.of(discovery.Generation, "c") != gen {
+		t.Error("the answer is complete, and another frontend cannot know where its conversation lives")
+	}
+	if a.post(completions, streamed, "X-Session-Id", "s"); f.store.of(discovery.Context, "s") == "" || f.store.of(discovery.Generation, "s") == "" {
+		t.Error("a stream is complete, and another frontend cannot know where its conversation lives")
+	}
 	for skew := 1; skew < 3; skew++ {
 		b := f.start(skew)
 		before := b.obs.count("conversation_lookups_total found")

@@ -38,6 +38,8 @@ type RoutePlan struct {
 	last *handoff // of the newest ctx reply, nil = none
 	link trace.Link
 
+	kept []chan struct{} // closed when other frontends can know where the conversation lives
+
 	reserved router.Selection // gen worker that was chosen before the ctx leg
 	bypass   bool             // it runs the whole request
 

@@ -68,6 +68,9 @@ func (r *relay) run() *legError {
 			now := r.s.now()
 			event = fmt.Appendf(nil, ": %s: %s\n\n%s", trace.HeaderTiming, g.p.trip.serverTiming(g.p.Arrived, now), event)
 		}
+		if finished {
+			g.out.ends()
+		}
 		if err := r.event(event, data); err != nil {
 			return r.clientGone(err)
 		}

@@ -16,7 +16,10 @@ func (s *Server) run(ctx context.Context, p *RoutePlan, out *client) error {
 	if err := s.choosePath(p); err != nil {
 		return err
 	}
-	s.homes.find(ctx, p, s.routers)
+	if s.homes != nil {
+		s.homes.find(ctx, p, s.routers)
+		out.ending = func() { s.homes.settled(p) }
+	}
 	s.tokenise(p)
 	s.consider(p)
 	defer func() { p.reserved.Reservation.Release(false) }()
