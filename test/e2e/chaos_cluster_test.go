@@ -71,7 +71,7 @@ func chaosModel(t *testing.T, path string) string {
 }
 
 // newArena starts two ctx and two gen workers of a model and a frontend.
-func newArena(t *testing.T, model string, kvTokens int) *arena {
+func newArena(t *testing.T, model string, kvTokens int, yaml string) *arena {
 	t.Helper()
 	a := &arena{net: newNetwork()}
 	for i := range 2 {
@@ -84,7 +84,7 @@ func newArena(t *testing.T, model string, kvTokens int) *arena {
 		}
 		return out
 	}
-	a.front = startFrontend(t, at(a.ctx), at(a.gen), chaosFront)
+	a.front = startFrontend(t, at(a.ctx), at(a.gen), chaosFront+yaml)
 	return a
 }
 

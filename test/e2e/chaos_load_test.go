@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -110,7 +109,7 @@ type load struct {
 
 	stop    chan struct{}
 	wg      sync.WaitGroup
-	running atomic.Int64
+	running sync.Map // ending of each request that is open
 	hung    sync.Once
 
 	mu   sync.Mutex
@@ -149,6 +148,25 @@ func (l *load) client(i uint64) {
 	}
 }
 
+// open counts the requests that are open.
+func (l *load) open() (n int) {
+	l.running.Range(func(any, any) bool { n++; return true })
+	return n
+}
+
+// turnOver waits until the requests that are open now have ended.
+func (l *load) turnOver(limit time.Duration) {
+	now := time.Now()
+	eventually(limit, func() bool {
+		old := false
+		l.running.Range(func(_, begun any) bool {
+			old = begun.(time.Time).Before(now)
+			return !old
+		})
+		return !old
+	})
+}
+
 // one sends a request and judges what comes.
 func (l *load) one(rng *rand.Rand) ending {
 	i := rng.IntN(len(l.samples))
@@ -160,9 +178,9 @@ func (l *load) one(rng *rand.Rand) ending {
 	if leaves {
 		defer time.AfterFunc(time.Duration(rng.IntN(2000))*time.Millisecond, func() { cancel(context.Canceled) }).Stop()
 	}
-	l.running.Add(1)
+	l.running.Store(&e, e.begun)
 	got, err := l.ask(ctx, cancel, &e, s)
-	l.running.Add(-1)
+	l.running.Delete(&e)
 	e.over = time.Now()
 	switch {
 	case leaves && err != nil && errors.Is(context.Cause(ctx), context.Canceled):

@@ -39,8 +39,12 @@ type process struct {
 	once  sync.Once     // of stop
 }
 
+// logsEnv names a folder that gets whole logs, a file for each process.
+const logsEnv = "TANDEM_E2E_LOGS"
+
 // logBuffer keeps the end of what a process printed.
 type logBuffer struct {
+	file *os.File // nil = not all is kept
 	mu   sync.Mutex
 	text []byte
 }
@@ -50,6 +54,9 @@ const keepLog = 32 << 10
 func (l *logBuffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.file != nil {
+		_, _ = l.file.Write(p)
+	}
 	l.text = append(l.text, p...)
 	if len(l.text) > 2*keepLog {
 		l.text = bytes.Clone(l.text[len(l.text)-keepLog:])
@@ -111,6 +118,14 @@ func launch(t *testing.T, name, bin string, args ...string) (p *process, ready c
 	t.Helper()
 	p = &process{name: name, cmd: exec.Command(bin, args...), done: make(chan struct{})}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if dir := os.Getenv(logsEnv); dir != "" {
+		f, err := os.Create(filepath.Join(dir, strings.ReplaceAll(name, " ", "-")+".log"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		p.log.file = f
+	}
 	p.cmd.Stderr = &p.log
 	stdout, err := p.cmd.StdoutPipe()
 	if err != nil {
