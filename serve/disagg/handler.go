@@ -162,18 +162,12 @@ func (s *Server) checkEdge(req *openai.Request) error {
 	if raw, ok := req.Body.Get("chat_template"); ok && string(raw) != "null" && !s.cfg.AllowChatTemplate {
 		return openai.Unsupported("chat_template", "a chat template in the request is refused: leave chat_template out, the model's own is used")
 	}
-	if req.Model == "" {
+	if req.Model == "" || s.reg.Serves(req.Model) {
 		return nil
 	}
-	models, open := s.reg.Models()
-	if open {
-		return nil
-	}
+	models, _ := s.reg.Models()
 	names := make([]string, 0, len(models))
 	for _, m := range models {
-		if m.ID == req.Model {
-			return nil
-		}
 		names = append(names, m.ID)
 	}
 	err := openai.NewError(http.StatusNotFound, openai.CodeModelNotFound, "the model %q does not exist; available: %s",

@@ -159,16 +159,13 @@ func (s *Server) ready() (bool, string) {
 	case !started:
 		return false, "the cluster is starting"
 	}
-	st := s.reg.Status()
-	if !st.Ready {
-		switch {
-		case st.PreparedCtx < st.MinCtx:
-			return false, "too few context workers are ready"
-		default:
-			return false, "too few generation workers are ready"
-		}
+	switch st := s.reg.Readiness(); {
+	case st.OK():
+		return true, ""
+	case st.PreparedCtx < st.MinCtx:
+		return false, "too few context workers are ready"
 	}
-	return true, ""
+	return false, "too few generation workers are ready"
 }
 
 // enter counts a request that Drain waits for, unless it has begun; leave must follow.

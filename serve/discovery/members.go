@@ -23,6 +23,7 @@ const linger = 10 * time.Minute
 // probe at once, because a registration of theirs is new. An address that no member names any more is not chosen from now
 // on; its legs go on, and it is watched until nothing listens there.
 func (t *table) setMembers(now time.Time, list []Member) (joined []*entry, probe []*entry, changed bool) {
+	t.lists = nil
 	newest := map[string]Member{}
 	for _, m := range list {
 		old, ok := newest[m.ID]
@@ -70,6 +71,7 @@ func (t *table) forgotten(now time.Time, e *entry) bool {
 	if e.left.IsZero() || !e.gone && now.Sub(e.left) < linger {
 		return false
 	}
+	t.lists = nil
 	delete(t.byID, e.id)
 	t.order = slices.DeleteFunc(t.order, func(o *entry) bool { return o == e })
 	return true

@@ -151,14 +151,14 @@ func TestMemberChangesRole(t *testing.T) {
 		}
 		r.SetMembers([]Member{member("w5", "c:1", Context, 3), b})
 		synctest.Wait()
-		if got := ids(r.routable(Context, "")); got != "c:1" {
+		if got := ids(r.table.serving(Context, "")); got != "c:1" {
 			t.Errorf("routable: %s", got)
 		}
 		r.SetMembers([]Member{member("w6", "c:1", Generation, 4), b}) // its role does not serve that
 		if got := r.Status().Warnings; len(got) == 0 || got[0].Code != WarnRole || !strings.Contains(got[0].Message, "registered for the generation role") {
 			t.Errorf("a worker that cannot serve its registered role: %+v", got)
 		}
-		if got := ids(r.routable(Generation, "")); got != "b:1" {
+		if got := ids(r.table.serving(Generation, "")); got != "b:1" {
 			t.Errorf("routable: %s", got)
 		}
 	})

@@ -231,50 +231,46 @@ func (r *Registry) Down(id string) <-chan struct{} {
 // Candidates lists the routable workers of a leg, in configuration order, that pair with at least one routable worker of
 // the other leg other than themselves. With a model name only workers that list it count; "" means any.
 func (r *Registry) Candidates(leg Role, model string) []Instance {
-	own, others := r.routable(leg, model), r.routable(leg.Other(), model)
-	out := own[:0]
-	for _, in := range own {
-		if len(partners(leg, in, others)) > 0 {
-			out = append(out, in)
-		}
-	}
-	return out
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.table.list(listKey{leg, model})
 }
 
 // Partners lists the routable workers of the other leg that pair with the given one of leg, itself left out.
 func (r *Registry) Partners(leg Role, in Instance, model string) []Instance {
-	return partners(leg, in, r.routable(leg.Other(), model))
-}
-
-func partners(leg Role, in Instance, others []Instance) []Instance {
-	out := make([]Instance, 0, len(others))
-	for _, other := range others {
-		if ok, _ := pairsAs(leg, in.Info, other.Info); ok && other.ID != in.ID {
-			out = append(out, other)
-		}
-	}
-	return out
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return partners(leg, in, r.table.serving(leg.Other(), model))
 }
 
 // Alone lists the routable mixed workers that serve both legs, which can run a request without a hand-over.
 func (r *Registry) Alone(model string) []Instance {
-	var out []Instance
-	for _, in := range r.routable(Generation, model) {
-		for _, other := range r.routable(Context, model) {
-			if in.ID == other.ID {
-				out = append(out, in)
-			}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.table.list(listKey{Mixed, model})
+}
+
+// Serves tells whether a model of that name may be asked for: a worker whose probes are good lists it, or does not say what
+// it serves.
+func (r *Registry) Serves(model string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range r.table.order {
+		if (e.routable() || e.keptAway()) && (e.legs[Context] || e.legs[Generation]) && e.inst.mayServe(model) {
+			return true
 		}
 	}
-	return out
+	return false
 }
 
 // Models lists the models of all routable workers, each name once, in configuration order. open tells that some worker
 // does not say what it serves, so that a name not listed may still exist.
 func (r *Registry) Models() (models []Model, open bool) {
 	seen := map[string]bool{}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for _, leg := range []Role{Context, Generation} {
-		for _, in := range r.routable(leg, "") {
+		for _, in := range r.table.serving(leg, "") {
 			open = open || len(in.Models) == 0
 			for _, m := range in.Models {
 				if !seen[m.ID] {
@@ -285,29 +281,6 @@ func (r *Registry) Models() (models []Model, open bool) {
 		}
 	}
 	return models, open
-}
-
-// routable lists the workers that may be chosen. When breakers keep all of them away, they count again: a rush of
-// connections, as after the death of another worker, must not close the last way.
-func (r *Registry) routable(leg Role, model string) []Instance {
-	r.mu.Lock()
-	all, kept := r.table.instances(leg), r.table.keptAway(leg)
-	r.mu.Unlock()
-	if out := serving(all, model); len(out) > 0 {
-		return out
-	}
-	return serving(kept, model)
-}
-
-// serving keeps the workers of a model, in place.
-func serving(all []Instance, model string) []Instance {
-	out := all[:0]
-	for _, in := range all {
-		if model == "" || len(in.Models) == 0 || in.HasModel(model) {
-			out = append(out, in)
-		}
-	}
-	return out
 }
 
 // WaitStart blocks until all listed workers are prepared, or, unless strict, until the minimum is. The error names who

@@ -37,6 +37,23 @@ type Status struct {
 	ContextList, GenList []string
 }
 
+// Readiness is how many workers of each leg are prepared, and how many must be.
+type Readiness struct{ PreparedCtx, MinCtx, PreparedGen, MinGen int }
+
+// OK tells whether there are enough.
+func (r Readiness) OK() bool { return r.PreparedCtx >= r.MinCtx && r.PreparedGen >= r.MinGen }
+
+// Readiness is the part of Status that each request asks for.
+func (r *Registry) Readiness() Readiness {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.readiness()
+}
+
+func (r *Registry) readiness() Readiness {
+	return Readiness{r.table.prepared(Context), r.cfg.MinContext, r.table.prepared(Generation), r.cfg.MinGen}
+}
+
 // Status returns what /cluster_info and /health/ready show.
 func (r *Registry) Status() Status {
 	r.mu.Lock()
@@ -45,10 +62,10 @@ func (r *Registry) Status() Status {
 }
 
 func (r *Registry) status() Status {
-	t, now := r.table, r.now()
+	t, now, ready := r.table, r.now(), r.readiness()
 	st := Status{
-		PreparedCtx: t.prepared(Context), MinCtx: r.cfg.MinContext,
-		PreparedGen: t.prepared(Generation), MinGen: r.cfg.MinGen, Warnings: append(t.warnings(), r.extra...),
+		Ready: ready.OK(), PreparedCtx: ready.PreparedCtx, MinCtx: ready.MinCtx,
+		PreparedGen: ready.PreparedGen, MinGen: ready.MinGen, Warnings: append(t.warnings(), r.extra...),
 	}
 	for _, e := range t.order {
 		if !e.left.IsZero() {
@@ -62,7 +79,6 @@ func (r *Registry) status() Status {
 			st.Gen, st.GenList = append(st.Gen, ws), append(st.GenList, e.id)
 		}
 	}
-	st.Ready = st.PreparedCtx >= st.MinCtx && st.PreparedGen >= st.MinGen
 	return st
 }
 

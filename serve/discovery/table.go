@@ -65,12 +65,14 @@ type report struct {
 type table struct {
 	order []*entry // order of configuration or of joining, which is the order of placement
 	byID  map[string]*entry
+	lists map[listKey][]Instance // made since the last change
 }
 
 func newTable() *table { return &table{byID: map[string]*entry{}} }
 
 // add lists an address under a section. The same address in both sections is one entry with two legs.
 func (t *table) add(id, url string, leg Role) error {
+	t.lists = nil
 	e := t.byID[id]
 	if e == nil {
 		e = newEntry(id, url)
@@ -90,6 +92,7 @@ func (t *table) probed(now time.Time, id string, r report) (restarted bool) {
 	if e == nil {
 		return false
 	}
+	t.lists = nil
 	e.gone = r.gone
 	if r.err != nil {
 		e.fails++
@@ -175,31 +178,17 @@ func (t *table) legEnded(now time.Time, id string, connected bool) (opened bool)
 	if e == nil {
 		return false
 	}
-	return e.breaker.leg(now, connected)
+	if opened = e.breaker.leg(now, connected); opened {
+		t.lists = nil
+	}
+	return opened
 }
 
 // routable tells whether placement may choose e.
 func (e *entry) routable() bool { return e.left.IsZero() && e.prepared && e.breaker.closed() }
 
-// instances lists the routable workers of a leg in configuration order.
-func (t *table) instances(leg Role) []Instance {
-	return t.where(leg, func(e *entry) bool { return e.routable() })
-}
-
-// keptAway lists those whose probes are good and that only their breakers keep away.
-func (t *table) keptAway(leg Role) []Instance {
-	return t.where(leg, func(e *entry) bool { return e.left.IsZero() && e.prepared && !e.breaker.closed() })
-}
-
-func (t *table) where(leg Role, ok func(*entry) bool) []Instance {
-	var out []Instance
-	for _, e := range t.order {
-		if e.legs[leg] && ok(e) {
-			out = append(out, e.inst)
-		}
-	}
-	return out
-}
+// keptAway tells whether its probes are good and only its breaker keeps it away.
+func (e *entry) keptAway() bool { return e.left.IsZero() && e.prepared && !e.breaker.closed() }
 
 // prepared counts the workers of a leg whose probes are good.
 func (t *table) prepared(leg Role) (n int) {

@@ -45,26 +45,26 @@ func twoByTwo(t *testing.T) *table {
 
 func TestProbesDecideRoutability(t *testing.T) {
 	tb := twoByTwo(t)
-	if got := ids(tb.instances(Context)); got != "" {
+	if got := ids(tb.where(Context, "", (*entry).routable)); got != "" {
 		t.Fatalf("before any probe: %q", got)
 	}
 	tb.probed(at(0), "ctx1:1", good(Context, "a"))
 	tb.probed(at(0), "ctx0:1", good(Context, "a"))
-	if got := ids(tb.instances(Context)); got != "ctx0:1 ctx1:1" {
+	if got := ids(tb.where(Context, "", (*entry).routable)); got != "ctx0:1 ctx1:1" {
 		t.Fatalf("configuration order: %q", got)
 	}
 	tb.probed(at(3), "ctx0:1", bad)
-	if got := ids(tb.instances(Context)); got != "ctx0:1 ctx1:1" {
+	if got := ids(tb.where(Context, "", (*entry).routable)); got != "ctx0:1 ctx1:1" {
 		t.Errorf("one failure is forgiven: %q", got)
 	}
 	tb.probed(at(6), "ctx0:1", bad)
-	if got := ids(tb.instances(Context)); got != "ctx1:1" {
+	if got := ids(tb.where(Context, "", (*entry).routable)); got != "ctx1:1" {
 		t.Errorf("two failures: %q", got)
 	}
 	if tb.probed(at(9), "ctx0:1", good(Context, "a")) {
 		t.Error("same incarnation is no restart")
 	}
-	if got := ids(tb.instances(Context)); got != "ctx0:1 ctx1:1" {
+	if got := ids(tb.where(Context, "", (*entry).routable)); got != "ctx0:1 ctx1:1" {
 		t.Errorf("one success brings it back: %q", got)
 	}
 }
@@ -105,7 +105,7 @@ func TestRestartAndGoneEndLegs(t *testing.T) {
 	down = tb.byID["gen0:1"].down
 	tb.probed(at(9), "gen0:1", report{err: ErrGone, gone: true})
 	<-down
-	if got := ids(tb.instances(Generation)); got != "" {
+	if got := ids(tb.where(Generation, "", (*entry).routable)); got != "" {
 		t.Errorf("gone at once: %q", got)
 	}
 }
@@ -126,20 +126,20 @@ func TestBreaker(t *testing.T) {
 	if !tb.legEnded(at(13.2), "gen0:1", false) {
 		t.Fatal("three in a row within the window open it")
 	}
-	if got := ids(tb.instances(Generation)); got != "" {
+	if got := ids(tb.where(Generation, "", (*entry).routable)); got != "" {
 		t.Errorf("open: %q", got)
 	}
 	tb.probed(at(15), "gen0:1", good(Generation, "a"))
-	if got := ids(tb.instances(Generation)); got != "" {
+	if got := ids(tb.where(Generation, "", (*entry).routable)); got != "" {
 		t.Errorf("a good probe within the open time does not close it: %q", got)
 	}
 	tb.probed(at(18.2), "gen0:1", bad)
 	tb.probed(at(20), "gen0:1", good(Generation, "a"))
-	if got := ids(tb.instances(Generation)); got != "" {
+	if got := ids(tb.where(Generation, "", (*entry).routable)); got != "" {
 		t.Errorf("the failed trial at 18.2 reopened it until 23.2: %q", got)
 	}
 	tb.probed(at(23.3), "gen0:1", good(Generation, "a"))
-	if got := ids(tb.instances(Generation)); got != "gen0:1" {
+	if got := ids(tb.where(Generation, "", (*entry).routable)); got != "gen0:1" {
 		t.Errorf("closed again: %q", got)
 	}
 }
@@ -158,7 +158,7 @@ func TestRolesAndPairingWarnings(t *testing.T) {
 		w[1].Code != WarnRole || !strings.Contains(w[1].Message, "ctx1:1") {
 		t.Errorf("warnings %+v", w)
 	}
-	if got := ids(tb.instances(Context)); got != "ctx0:1" {
+	if got := ids(tb.where(Context, "", (*entry).routable)); got != "ctx0:1" {
 		t.Errorf("a worker with the wrong role is not routable: %q", got)
 	}
 }
@@ -172,7 +172,7 @@ func TestRemoteRanksAreRefused(t *testing.T) {
 	if w := tb.warnings(); len(w) != 1 || w[0].Code != WarnRole || !strings.Contains(w[0].Message, "computes ranks 2-3 of an instance") {
 		t.Errorf("warnings %+v", w)
 	}
-	if got := ids(tb.instances(Generation)); got != "" {
+	if got := ids(tb.where(Generation, "", (*entry).routable)); got != "" {
 		t.Errorf("routable: %q", got)
 	}
 }
