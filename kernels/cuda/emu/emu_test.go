@@ -161,6 +161,7 @@ func TestReports(t *testing.T) {
 		{"out_of_bounds_block_index", "", "block (64,0,0), thread (0,0,0): an illegal memory access"},
 		{"out_of_bounds_block_index", lazy, "0 bytes behind the allocation of 256 bytes"},
 		{"use_after_free", "", "inside the freed allocation of 256 bytes"},
+		{"peer_access_not_enabled", lazy, "points to memory of device 1, which device 0 was not allowed to reach"},
 		{"double_free", "", "double free of 0x"},
 		{"missing_event_wait", lazy, "\nfound"},
 		{"unpinned_async_copy", "", "needs pinned host memory"},

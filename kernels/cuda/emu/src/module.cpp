@@ -204,6 +204,22 @@ CUresult check_shape(const Function* f, dim3 g, dim3 b, unsigned shared) {
   return CUDA_SUCCESS;
 }
 
+// unreachable finds an argument that points to memory of a device whose peer
+// access is not enabled: the hardware would fault at the first use.
+std::string unreachable(Context* c, const std::vector<uint64_t>& cells) {
+  for (uint64_t v : cells) {
+    Allocation a;
+    std::string none;
+    if (!device_find(v, 1, &a, &none) || a.device < 0 || a.device == c->device) continue;
+    bool enabled = false;
+    for (Context* p : c->peers) enabled = enabled || p->device == a.device;
+    if (!enabled)
+      return "an argument points to memory of device " + std::to_string(a.device) + ", which device " +
+             std::to_string(c->device) + " was not allowed to reach";
+  }
+  return "";
+}
+
 CUresult launch_on(CUfunction fh, dim3 g, dim3 b, unsigned shared, CUstream h, void** params, void** extra) {
   TDEMU_ENTER(c, nullptr);
   Function* f = find_function(fh);
@@ -217,7 +233,10 @@ CUresult launch_on(CUfunction fh, dim3 g, dim3 b, unsigned shared, CUstream h, v
   // The cells are read now; the caller may reuse them.
   std::vector<uint64_t> cells(k->sizes.size());
   for (size_t i = 0; i < cells.size(); i++) memcpy(&cells[i], params[i], k->sizes[i]);
-  return enqueue(c.lock, s, [k, g, b, shared, cells](std::string* why) {
+  std::string bad = unreachable(s->ctx, cells);
+  if (!bad.empty()) bad = std::string("kernel ") + k->name + ": " + bad;
+  return enqueue(c.lock, s, [k, g, b, shared, cells, bad](std::string* why) {
+    if (!bad.empty()) return *why = bad, CUDA_ERROR_ILLEGAL_ADDRESS;
     std::vector<void*> p(cells.size());
     for (size_t i = 0; i < p.size(); i++) p[i] = const_cast<uint64_t*>(&cells[i]);
     return static_cast<CUresult>(launch(k, g, b, shared, p.data(), why));

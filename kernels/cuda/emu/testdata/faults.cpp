@@ -50,6 +50,17 @@ SCENARIO(use_after_free) {
   broken(700, "td_shift", 1, 64, 0, x, y, 1, 64);
 }
 
+SCENARIO(peer_access_not_enabled) {
+  CUcontext c0, c1;
+  OK(cuCtxGetCurrent(&c0));
+  CUdeviceptr y = device(256);
+  OK(cuDevicePrimaryCtxRetain(&c1, 1));
+  OK(cuCtxSetCurrent(c1));
+  CUdeviceptr x = put(iota(64));
+  OK(cuCtxSetCurrent(c0));
+  broken(700, "td_shift", 1, 64, 0, x, y, 1, 64);
+}
+
 SCENARIO(double_free) {
   CUdeviceptr x = device(1000);
   WANT(1, cuMemFree(x + 256));

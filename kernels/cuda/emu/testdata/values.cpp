@@ -173,6 +173,12 @@ SCENARIO(devices_and_peers) {
   CUdeviceptr x = put(iota(64));
   OK(cuDevicePrimaryCtxRetain(&c1, 1));
   OK(cuCtxEnablePeerAccess(c1, 0));
+  CUdeviceptr far = 0, near = device(256);
+  OK(cuCtxPushCurrent(c1));
+  far = put(iota(64));
+  OK(cuCtxPopCurrent(nullptr));
+  OK(run("td_shift", nullptr, 1, 64, 0, far, near, 1, 64));
+  TRUE(get<int>(near, 64)[63] == 64);
   WANT(704, cuCtxEnablePeerAccess(c1, 0));
   OK(cuCtxSetCurrent(c1));
   CUdeviceptr y = device(256);
