@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 
 // build compiles both binaries once for all tests.
 func build(dir string) error {
-	cmd := exec.Command("go", "build", "-o", dir+string(filepath.Separator), "./cmd/engine", "./cmd/frontend")
+	cmd := exec.Command("go", "build", "-tags", buildTags, "-o", dir+string(filepath.Separator), "./cmd/engine", "./cmd/frontend")
 	cmd.Dir = "../.."
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build: %w\n%s", err, out)

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -25,15 +26,27 @@ const (
 // WriteServable puts a random model of two layers that can be served, with a tokenizer and a chat template, into dir. What
 // it says means nothing and depends on every token before it. Its tokens are the end of a text, all bytes, so that half
 // characters occur, and words of random letters. The same seed gives the same files.
-func WriteServable(dir string, seed uint64) error {
+func WriteServable(dir string, seed uint64) error { return writeServable(dir, seed, 0) }
+
+// WriteServableMoE is WriteServable of a model whose layers have four experts each, of which a token gets two.
+func WriteServableMoE(dir string, seed uint64) error { return writeServable(dir, seed, 4) }
+
+func writeServable(dir string, seed uint64, experts int) error {
+	config := map[string]any{
+		"model_type": "llama", "architectures": []string{"LlamaForCausalLM"}, "num_hidden_layers": servableLayers,
+		"hidden_size": servableHidden, "intermediate_size": servableInter, "num_attention_heads": servableHeads,
+		"num_key_value_heads": servableKVHeads, "head_dim": servableHeadDim, "vocab_size": servableVocab,
+		"max_position_embeddings": servableContext, "rms_norm_eps": 1e-5, "hidden_act": "silu", "tie_word_embeddings": false,
+		"rope_theta": 10000, "bos_token_id": 0, "eos_token_id": 0,
+	}
+	if experts > 0 {
+		maps.Copy(config, map[string]any{
+			"model_type": "qwen3_moe", "architectures": []string{"Qwen3MoeForCausalLM"}, "num_experts": experts, "num_experts_per_tok": 2,
+			"moe_intermediate_size": servableInter, "norm_topk_prob": true,
+		})
+	}
 	files := map[string]any{
-		"config.json": map[string]any{
-			"model_type": "llama", "architectures": []string{"LlamaForCausalLM"}, "num_hidden_layers": servableLayers,
-			"hidden_size": servableHidden, "intermediate_size": servableInter, "num_attention_heads": servableHeads,
-			"num_key_value_heads": servableKVHeads, "head_dim": servableHeadDim, "vocab_size": servableVocab,
-			"max_position_embeddings": servableContext, "rms_norm_eps": 1e-5, "hidden_act": "silu", "tie_word_embeddings": false,
-			"rope_theta": 10000, "bos_token_id": 0, "eos_token_id": 0,
-		},
+		"config.json":    config,
 		"tokenizer.json": servableTokenizer(seed),
 		"tokenizer_config.json": map[string]any{
 			"eos_token":     servableEnd,
@@ -49,7 +62,7 @@ func WriteServable(dir string, seed uint64) error {
 			return fmt.Errorf("servable model: %w", err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(dir, "model.safetensors"), servableWeights(seed), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "model.safetensors"), servableWeights(seed, experts), 0o600); err != nil {
 		return fmt.Errorf("servable model: %w", err)
 	}
 	return nil
@@ -87,7 +100,7 @@ func servableTokenizer(seed uint64) any {
 }
 
 // servableWeights are a safetensors file.
-func servableWeights(seed uint64) []byte {
+func servableWeights(seed uint64, experts int) []byte {
 	rng := rand.New(rand.NewPCG(seed, 2))
 	header, data := map[string]any{}, []byte(nil)
 	add := func(name string, mean, spread float64, shape ...int) {
@@ -111,9 +124,21 @@ func servableWeights(seed uint64) []byte {
 		add(p+"self_attn.k_proj.weight", 0, 0.3, servableKVHeads*servableHeadDim, servableHidden)
 		add(p+"self_attn.v_proj.weight", 0, 0.3, servableKVHeads*servableHeadDim, servableHidden)
 		add(p+"self_attn.o_proj.weight", 0, 0.3, servableHidden, servableHeads*servableHeadDim)
-		add(p+"mlp.gate_proj.weight", 0, 0.2, servableInter, servableHidden)
-		add(p+"mlp.up_proj.weight", 0, 0.2, servableInter, servableHidden)
-		add(p+"mlp.down_proj.weight", 0, 0.2, servableHidden, servableInter)
+		mlp := func(p string) {
+			add(p+"gate_proj.weight", 0, 0.2, servableInter, servableHidden)
+			add(p+"up_proj.weight", 0, 0.2, servableInter, servableHidden)
+			add(p+"down_proj.weight", 0, 0.2, servableHidden, servableInter)
+		}
+		if experts == 0 {
+			mlp(p + "mlp.")
+			continue
+		}
+		add(p+"self_attn.q_norm.weight", 1, 0.2, servableHeadDim)
+		add(p+"self_attn.k_norm.weight", 1, 0.2, servableHeadDim)
+		add(p+"mlp.gate.weight", 0, 0.5, experts, servableHidden)
+		for e := range experts {
+			mlp(fmt.Sprintf("%smlp.experts.%d.", p, e))
+		}
 	}
 	head, _ := json.Marshal(header) // strings and numbers have an encoding
 	out := binary.LittleEndian.AppendUint64(nil, uint64(len(head)))
