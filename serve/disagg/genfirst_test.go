@@ -413,3 +413,26 @@ func TestGenerationFirstResumes(t *testing.T) {
 		t.Errorf("the second gen worker got %+v", g)
 	}
 }
+
+// TestGenerationFirstPerfRecord: the legs overlap, and the stages still sum to the whole time.
+func TestGenerationFirstPerfRecord(t *testing.T) {
+	for _, body := range []string{`{"prompt":"hi","max_tokens":8}`, `{"prompt":"hi","max_tokens":8,"stream":true}`} {
+		r, _ := perfRig(t, nil, withConfig(func(c *Config) { c.GenerationFirst = true }), func(r *rig, _ *Parts) {
+			r.ctx[0].info.Disagg = []byte(`{"ctx_info_endpoint":"tcp://10.0.0.1:5000"}`)
+		})
+		r.post(completions, body)
+		list := r.perf()
+		if len(list) == 0 {
+			list = r.perf() // the gen worker's part came later
+		}
+		if len(list) != 1 {
+			t.Fatalf("%d records", len(list))
+		}
+		p := &list[0]
+		checkSum(t, p)
+		if p.Path != PathGenCtx || p.Outcome != "ok" || len(p.Ctx) < 10 || len(p.Gen) < 10 || p.CtxSent == nil || p.GenSent == nil || *p.GenSent > *p.CtxSent ||
+			p.CtxServer != r.ctx[0].id || p.GenServer != r.gen[0].id || p.First == nil {
+			t.Errorf("%+v", p)
+		}
+	}
+}

@@ -33,9 +33,16 @@ func broken() (out []sample) {
 // TestResume kills the gen worker that all streams run on, without warning. They go on at another one, and what the clients
 // have in the end is what an undisturbed run says.
 func TestResume(t *testing.T) {
+	for name, yaml := range map[string]string{"context first": "", "generation first": genFirst} {
+		t.Run(name, func(t *testing.T) { resume(t, yaml) })
+	}
+}
+
+func resume(t *testing.T, yaml string) {
+	t.Helper()
 	ctxWorker := startWorker(t, "ctx", workerConfig{})
 	first, second := startWorker(t, "gen", workerConfig{}), startWorker(t, "gen", workerConfig{})
-	front := startFrontend(t, []*process{ctxWorker}, []*process{first, second}, "")
+	front := startFrontend(t, []*process{ctxWorker}, []*process{first, second}, yaml)
 	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
 	defer cancel()
 	samples := broken()
