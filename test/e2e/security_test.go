@@ -170,3 +170,34 @@ func peakMemory(t *testing.T, pid int) int64 {
 	t.Fatal("no VmHWM")
 	return 0
 }
+
+// TestTemplatesOfRequests: where it is allowed a chat brings its own template, and one that never ends costs its sender two
+// seconds and nobody else anything.
+func TestTemplatesOfRequests(t *testing.T) {
+	needModel(t)
+	t.Setenv("TMPDIR", t.TempDir())
+	up := start(t, "up", frontendBin, "up", "--model", modelName, "--port", "0", "-c", writeFile(t, "up.yaml",
+		"allow_request_chat_template: true\nmax_num_tokens: 512\nkv_cache_config: {max_tokens: 4096}\n"))
+	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
+	defer cancel()
+	chat := func(template string) object {
+		return object{"messages": []object{{"role": "user", "content": "The sky is"}}, "chat_template": template, "max_tokens": 4, "temperature": 0}
+	}
+	r, err := ask(ctx, up.url, chatPath, chat("{{ messages[0].content }}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bare, err := ask(ctx, up.url, textPath, object{"prompt": "The sky is", "max_tokens": 4, "temperature": 0})
+	if err != nil || r.Text != bare.Text || r.Prompt != bare.Prompt {
+		t.Errorf("by its own template %q of %d tokens, the same as a text %q of %d, %v", r.Text, r.Prompt, bare.Text, bare.Prompt, err)
+	}
+	begun := time.Now()
+	a := (&rig{process: up}).ask(t, chatPath, `{"messages":[{"role":"user","content":"hi"}],"chat_template":"{% for i in range(90000) %}{% for j in range(90000) %}{% endfor %}{% endfor %}"}`)
+	a.wantParam(t, "chat_template")
+	if took := time.Since(begun); took > 20*time.Second {
+		t.Errorf("refused after %v", took)
+	}
+	if _, err := ask(ctx, up.url, chatPath, chat("{{ messages[0].content }}")); err != nil {
+		t.Errorf("after it: %v", err)
+	}
+}
