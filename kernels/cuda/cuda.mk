@@ -5,8 +5,9 @@ CUDA_CFLAGS  := -O2 -g -I$(CURDIR)/kernels/cuda/include
 CUDA_LDFLAGS := -L$(CURDIR)/kernels/cuda/link
 CUDA_GO       = CGO_CFLAGS="$(CUDA_CFLAGS)" CGO_LDFLAGS="$(CUDA_LDFLAGS)" $(GO)
 
-# Packages with files that the tag adds or removes. Others compile to the same and are not tested again.
-CUDA_PACKAGES = $(shell grep -rl --include='*.go' '^//go:build.*cuda' cmd engine kernels serve test | xargs -n1 dirname | sort -u | sed 's,^,./,')
+# Packages with files that the tag adds or removes. Others compile to the same and are not tested again;
+# to engine/comm it only adds NCCL.
+CUDA_PACKAGES = $(shell grep -rl --include='*.go' '^//go:build.*cuda' cmd engine kernels serve test | xargs -n1 dirname | sort -u | sed 's,^,./,' | grep -vx ./engine/comm)
 # Those of them whose tests run on the emulator.
 CUDA_EMULATED = $(shell grep -rl --include='*_test.go' '"tandem/kernels/cuda/emu"' $(CUDA_PACKAGES) | xargs -n1 dirname | sort -u)
 
@@ -22,7 +23,9 @@ test-cuda: ## the CUDA backend on an emulator of its own; needs a C++ compiler, 
 	@.ci/need cc c++
 	$(CUDA_GO) vet -tags cuda ./...
 	TANDEM_EMU_STREAMS=eager TANDEM_EMU_ORDER=forward $(CUDA_GO) test -tags cuda -count=1 $(CUDA_PACKAGES)
+	TANDEM_EMU_STREAMS=eager TANDEM_EMU_ORDER=forward $(CUDA_GO) test -tags cuda -count=1 -run NCCL ./engine/comm
 	TANDEM_EMU_STREAMS=lazy TANDEM_EMU_ORDER=reverse $(CUDA_GO) test -tags cuda -count=1 $(CUDA_EMULATED)
+	TANDEM_EMU_STREAMS=lazy TANDEM_EMU_ORDER=reverse $(CUDA_GO) test -tags cuda -count=1 -run NCCL ./engine/comm
 
 cuda-env:
 	@echo 'export CGO_CFLAGS="$(CUDA_CFLAGS)" CGO_LDFLAGS="$(CUDA_LDFLAGS)"'
