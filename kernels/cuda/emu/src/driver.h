@@ -39,8 +39,7 @@ using Work = std::function<CUresult(std::string* why)>;
 struct Op {
   uint64_t seq = 0;
   std::vector<Dep> deps;
-  Work run;                     // may be empty
-  std::function<bool()> ready;  // empty: at once; asked under the lock
+  Work run;  // may be empty
 };
 
 // Node is one operation of a graph.
@@ -171,11 +170,10 @@ std::shared_ptr<Stream> find_stream(Context* c, CUstream h);
 
 // enqueue appends work to a stream or to its capture. In eager mode it runs
 // before enqueue returns.
-CUresult enqueue(Lock& lock, const std::shared_ptr<Stream>& s, Work run, std::function<bool()> ready = {});
+CUresult enqueue(Lock& lock, const std::shared_ptr<Stream>& s, Work run);
+// drain runs, or waits for, everything up to an operation of s.
 void drain(Lock& lock, const std::shared_ptr<Stream>& s, uint64_t upto);
 void drain_context(Lock& lock, Context* c);
-// try_drain runs what can run without waiting for others.
-void try_drain(Lock& lock, const std::shared_ptr<Stream>& s, uint64_t upto);
 bool step(Lock& lock, const std::shared_ptr<Stream>& s);
 
 CUresult context_of(CUcontext h, Context** c);

@@ -40,9 +40,8 @@ static void take_blocks(Worker* w, Job* job) {
   w->order = order_from_env();
   for (;;) {
     uint64_t i = job->next.fetch_add(1);
-    if (i >= job->blocks) return;
-    if (!job->failed.load(std::memory_order_relaxed))
-      run_block(w, job, w->order.kind == Order::reverse ? job->blocks - 1 - i : i);
+    if (i >= job->blocks || job->failed.load(std::memory_order_relaxed)) return;
+    run_block(w, job, w->order.kind == Order::reverse ? job->blocks - 1 - i : i);
   }
 }
 

@@ -35,17 +35,7 @@ static void run_front(Lock& lock, Stream* s) {
   driver().changed.notify_all();
 }
 
-enum class Until { block, would_block };
-
-static bool advance(Lock& lock, const std::shared_ptr<Stream>& s, uint64_t upto, Until until);
-
-static bool advance_deps(Lock& lock, const std::vector<Dep>& deps, Until until) {
-  for (const Dep& d : deps)
-    if (!advance(lock, d.stream, d.seq, until)) return false;
-  return true;
-}
-
-static bool advance(Lock& lock, const std::shared_ptr<Stream>& s, uint64_t upto, Until until) {
+void drain(Lock& lock, const std::shared_ptr<Stream>& s, uint64_t upto) {
   Driver& d = driver();
   while (s->done < upto) {
     if (s->busy && s->runner == per_thread()->id) {
@@ -59,26 +49,15 @@ static bool advance(Lock& lock, const std::shared_ptr<Stream>& s, uint64_t upto,
       d.changed.wait(lock);
       continue;
     }
-    Op& front = s->queue.front();
+    const Op& front = s->queue.front();
     auto late = std::find_if(front.deps.begin(), front.deps.end(), [](const Dep& x) { return x.stream->done < x.seq; });
-    if (late != front.deps.end()) {
-      std::vector<Dep> deps = front.deps;  // the queue may move on while the lock is free
-      if (!advance_deps(lock, deps, until)) return false;
-      continue;
+    if (late == front.deps.end()) {
+      run_front(lock, s.get());
+    } else {
+      Dep first = *late;  // the queue may move on while the lock is free
+      drain(lock, first.stream, first.seq);
     }
-    if (front.ready && !front.ready() && !s->ctx->error) {
-      if (until == Until::would_block) return false;
-      d.changed.wait(lock);
-      continue;
-    }
-    run_front(lock, s.get());
   }
-  return true;
-}
-
-void drain(Lock& lock, const std::shared_ptr<Stream>& s, uint64_t upto) { advance(lock, s, upto, Until::block); }
-void try_drain(Lock& lock, const std::shared_ptr<Stream>& s, uint64_t upto) {
-  advance(lock, s, upto, Until::would_block);
 }
 
 // step runs one operation that s needs next, perhaps of another stream.
@@ -90,7 +69,6 @@ bool step(Lock& lock, const std::shared_ptr<Stream>& s) {
       auto other = d.stream;
       return step(lock, other);
     }
-  if (front.ready && !front.ready() && !s->ctx->error) return false;
   run_front(lock, s.get());
   return true;
 }
@@ -146,11 +124,11 @@ static CUresult push(Lock& lock, const std::shared_ptr<Stream>& s, Op op) {
   op.seq = ++s->pushed;
   s->queue.push_back(std::move(op));
   driver().changed.notify_all();
-  if (!driver().lazy) try_drain(lock, s, s->pushed);
+  if (!driver().lazy) drain(lock, s, s->pushed);
   return CUDA_SUCCESS;
 }
 
-CUresult enqueue(Lock& lock, const std::shared_ptr<Stream>& s, Work run, std::function<bool()> ready) {
+CUresult enqueue(Lock& lock, const std::shared_ptr<Stream>& s, Work run) {
   if (s->capture) return enqueue_capture(s, std::move(run));
   if (s == s->ctx->null_stream)
     for (auto& o : s->ctx->streams)
@@ -161,7 +139,6 @@ CUresult enqueue(Lock& lock, const std::shared_ptr<Stream>& s, Work run, std::fu
       }
   Op op;
   op.run = std::move(run);
-  op.ready = std::move(ready);
   return push(lock, s, std::move(op));
 }
 
