@@ -17,6 +17,7 @@ import (
 var version = "0.1.0"
 
 func main() {
+	tuneHeap()
 	if err := root().ExecuteContext(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, "frontend:", err)
 		os.Exit(1)
