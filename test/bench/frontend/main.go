@@ -29,7 +29,7 @@ func main() {
 	flag.StringVar(&o.venv, "venv", ".cache/proxies", "Python environment with sglang-router and litellm; what it lacks is left out")
 	flag.IntVar(&o.streams, "streams", 200, "streams at once")
 	flag.IntVar(&o.tokens, "tokens", 40, "tokens of a stream, one each 50 ms")
-	flag.IntVar(&o.open, "open", 1000, "streams that are open while memory is measured")
+	flag.IntVar(&o.open, "open", 2000, "streams that are open while memory is measured")
 	flag.IntVar(&o.rounds, "rounds", 3, "rounds; in each, all targets take turns")
 	flag.DurationVar(&o.each, "each", 8*time.Second, "length of one target's turn with paced streams; half of it with short requests")
 	flag.Parse()
@@ -141,15 +141,16 @@ func measure(o options, targets []*target) {
 	}
 }
 
-// hold measures memory for open streams: what the last four fifths of them add, because the first ones find memory that
-// the loads before have left.
+// hold measures memory for open streams: what the second half of them adds, because the first half finds memory that the
+// loads before have left.
 func (t *target) hold(n int) {
 	first, rest := t.loader(), t.loader()
-	first.hold(n/5, func(int) {
+	first.hold(n/2, func(had int) {
 		_, before := t.usage()
-		rest.hold(n-n/5, func(open int) {
-			if _, now := t.usage(); open > 0 {
-				t.bytes = (now - before) / float64(open)
+		rest.hold(n-n/2, func(more int) {
+			_, t.all = t.usage()
+			if t.open = had + more; more > 0 {
+				t.bytes = (t.all - before) / float64(more)
 			}
 		})
 	})
@@ -158,16 +159,16 @@ func (t *target) hold(n int) {
 func report(targets []*target, out io.Writer) error {
 	ms := func(d time.Duration) string { return fmt.Sprintf("%.2f", float64(d.Microseconds())/1000) }
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	_, _ = fmt.Fprintln(w, "\tTTFT p50 ms\tp99 ms\tadded p50\tadded p99\trequests\terrors\treq/s per core\tKiB per stream\t")
+	_, _ = fmt.Fprintln(w, "\tTTFT p50 ms\tp99 ms\tadded p50\tadded p99\trequests\terrors\treq/s per core\tKiB per stream\tMiB in all\tstreams\t")
 	d := targets[0].paced
 	for _, t := range targets {
 		p, paced, burst := t.paced, t.paced.sum(), t.burst.sum()
-		rate, size := "", ""
+		rate, size := "", "\t\t"
 		if t.took > 0 {
 			rate = fmt.Sprintf("%.0f", float64(burst.all)/t.took)
 		}
 		if t.bytes >= 0 {
-			size = fmt.Sprintf("%.1f", t.bytes/1024)
+			size = fmt.Sprintf("%.1f\t%.0f\t%d", t.bytes/1024, t.all/(1<<20), t.open)
 		}
 		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%d\t%s\t%s\t\n", t.name, ms(p.quantile(0.5)), ms(p.quantile(0.99)),
 			ms(p.quantile(0.5)-d.quantile(0.5)), ms(p.quantile(0.99)-d.quantile(0.99)), paced.all+burst.all, paced.errs+burst.errs, rate, size)

@@ -27,7 +27,9 @@ type target struct {
 	paced rounds
 	burst rounds
 	took  float64 // processor seconds of the bursts
-	bytes float64 // of memory for each stream that was open, below 0 = unknown
+	bytes float64 // of memory for one more open stream, below 0 = unknown
+	all   float64 // bytes of memory with open streams
+	open  int
 }
 
 // startStubs runs this program as the workers and returns their addresses.
