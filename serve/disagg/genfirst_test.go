@@ -24,7 +24,9 @@ func early(t *testing.T, ctx, gen []legScript, opts ...rigOption) *rig {
 		cs = append(cs, s)
 	}
 	for _, f := range gen {
-		gs = append(gs, newStub(t, discovery.Generation, f))
+		g := newStub(t, discovery.Generation, f)
+		g.info.Resume = true
+		gs = append(gs, g)
 	}
 	opts = append([]rigOption{withConfig(func(c *Config) { c.GenerationFirst = true })}, opts...)
 	return newRig(t, cs, gs, opts...)

@@ -118,10 +118,10 @@ func (r *relay) comment(event []byte) error {
 func (r *relay) event(event, data []byte) error {
 	out, first := r.g.out, !r.g.out.relayed
 	choice := 0
-	if r.g.p.Req.N > 1 {
+	if r.g.p.Req.N > 1 || r.g.resume {
 		if choice = eventOf(data); choice >= 0 && out.have.at(choice).finished {
 			out.have.at(choice).waiting = nil
-			return r.flush() // a worker that goes on with the others tells its end again
+			return r.flush() // a worker that goes on, with others or for the counts, tells its end again
 		}
 	}
 	if first {

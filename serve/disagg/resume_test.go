@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -53,6 +54,9 @@ func (w *teller) stream(q seen) []byte {
 		} else {
 			event(fmt.Sprintf(`{"choices":[{"index":0,"text":%q,"finish_reason":%s}]}`, w.tokens[i], finish))
 		}
+	}
+	if at == len(w.tokens) { // as workers do, it tells the end again
+		event(`{"choices":[{"index":0,"text":"","delta":{},"finish_reason":"stop"}]}`)
 	}
 	if strings.Contains(string(q.body["stream_options"]), "include_usage") {
 		event(fmt.Sprintf(`{"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":%d,"total_tokens":%d}}`, len(w.tokens), 5+len(w.tokens)))
@@ -182,6 +186,24 @@ func TestResumedRequest(t *testing.T) {
 	}
 	if r.obs.count("streams_resumed_total resumed") != 1 {
 		t.Errorf("counted: %v", r.obs.seen)
+	}
+}
+
+// A stream that broke after its end asks another worker for the counts if nobody else knows them. The end is not told twice.
+func TestOnlyTheCountsAreMissing(t *testing.T) {
+	w := &teller{tokens: []string{"a", "b", "c"}}
+	w.cut = []int{strings.Index(string(w.stream(seen{path: completions})), "data: [DONE]")}
+	shown := make(chan struct{})
+	var once sync.Once
+	tell := func(n int, q seen, rw http.ResponseWriter, r *http.Request) {
+		defer once.Do(func() { close(shown) })
+		w.script(n, q, rw, r)
+	}
+	r := early(t, []legScript{after(shown, cut)}, []legScript{tell, tell}, withConfig(func(c *Config) { c.RacePause = time.Microsecond }))
+	a := r.post(completions, streamed)
+	text, usages := textOf(t, a)
+	if text != "abc" || usages != 1 || strings.Count(a.raw, `"stop"`) != 1 || a.events[len(a.events)-1] != "[DONE]" {
+		t.Errorf("%s", a.raw)
 	}
 }
 
