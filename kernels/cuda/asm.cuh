@@ -65,6 +65,8 @@ static inline uint4 load_stream(const void *p) { return *(const uint4 *)p; }
 static inline uint2 load_stream8(const void *p) { return *(const uint2 *)p; }
 static inline uint32_t load_stream4(const void *p) { return *(const uint32_t *)p; }
 static inline float exp2_approx(float x) { return exp2f(x); }
+static inline void overlap_begin() {}
+static inline void overlap_wait() {}
 static inline void sincospi(double x, double *s, double *c) {
   const double r = (x - 2.0 * rint(x / 2.0)) * M_PI;
   *s = sin(r), *c = cos(r);
@@ -166,4 +168,26 @@ static __device__ __forceinline__ float exp2_approx(float x) {
   return r;
 }
 
+// A kernel may be launched before the one in front of it in the stream has ended
+// (programmatic dependent launch). overlap_begin lets the next one be, once all
+// blocks have come here; overlap_wait waits until the work in front is done and
+// seen. Before it a thread may only read what no kernel writes, and every thread
+// passes it: a kernel that ended without would let the next one run too soon.
+static __device__ __forceinline__ void overlap_begin() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
 #endif
+}
+static __device__ __forceinline__ void overlap_wait() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+#endif
+
+// overlap is the first statement of kernels that depend on the work in front.
+static __device__ __forceinline__ void overlap() {
+  overlap_begin();
+  overlap_wait();
+}

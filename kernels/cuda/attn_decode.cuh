@@ -282,6 +282,7 @@ static __device__ void merge(const Decode &p, bf16 *out, int head_count, int c0,
 }
 
 template <class Kv, int HD, int NT> static __device__ __forceinline__ void attn_decode(const Decode p) {
+  overlap();
   __shared__ __align__(16) Merge<HD, NT> x;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const int group = p.heads / p.kv_heads, parts = (group + NT * 8 - 1) / (NT * 8), units = p.kv_heads * parts;

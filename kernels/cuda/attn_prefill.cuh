@@ -203,6 +203,7 @@ template <class Kv, int HD, int MT> struct PrefillWarp {
 };
 
 template <class Kv, int HD, int MT> static __device__ __forceinline__ void attn_prefill(const Prefill p) {
+  overlap();
   PrefillBlock<Kv, HD, MT> b(p);
   if (b.tokens <= 0) return;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4, row0 = warp * MT * 16;

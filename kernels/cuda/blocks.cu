@@ -20,6 +20,7 @@ static __device__ __forceinline__ void copy_piece(uint8_t *to, const uint8_t *fr
 extern "C" __global__ void __launch_bounds__(256)
     td_blocks_gather(void *staging, const void *cache, const int32_t *ids, int32_t parts, int64_t part_stride,
                      int64_t block_stride, int64_t part_bytes) {
+  overlap();
   const int64_t i = blockIdx.x / parts, part = blockIdx.x % parts;
   copy_piece((uint8_t *)staging + (int64_t)blockIdx.x * part_bytes,
              (const uint8_t *)cache + ids[i] * block_stride + part * part_stride, part_bytes);
@@ -27,6 +28,7 @@ extern "C" __global__ void __launch_bounds__(256)
 extern "C" __global__ void __launch_bounds__(256)
     td_blocks_scatter(void *cache, const void *staging, const int32_t *ids, int32_t parts, int64_t part_stride,
                       int64_t block_stride, int64_t part_bytes) {
+  overlap();
   const int64_t i = blockIdx.x / parts, part = blockIdx.x % parts;
   copy_piece((uint8_t *)cache + ids[i] * block_stride + part * part_stride,
              (const uint8_t *)staging + (int64_t)blockIdx.x * part_bytes, part_bytes);
@@ -37,6 +39,7 @@ extern "C" __global__ void __launch_bounds__(256)
 extern "C" __global__ void __launch_bounds__(256)
     td_blocks_copy(void *cache, const int32_t *pairs, int32_t parts, int64_t part_stride, int64_t block_stride,
                    int64_t part_bytes) {
+  overlap();
   const int64_t i = blockIdx.x / parts, part = blockIdx.x % parts;
   uint8_t *base = (uint8_t *)cache + part * part_stride;
   copy_piece(base + pairs[2 * i + 1] * block_stride, base + pairs[2 * i] * block_stride, part_bytes);

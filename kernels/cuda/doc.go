@@ -8,4 +8,8 @@
 // bfloat16; sizes are int32, strides int64; rows are contiguous. Buffers that
 // kernels read 16 bytes at a time start at multiples of 16, as all allocations
 // of a device do.
+//
+// All kernels may be launched to overlap the end of the kernel in front
+// (programmatic dependent launch): each waits for its results itself, from compute
+// capability 9.0 on, and products fetch their first weights before.
 package cuda

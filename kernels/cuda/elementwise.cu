@@ -6,6 +6,7 @@
 // Grid (rows), block 256.
 extern "C" __global__ void __launch_bounds__(256)
     td_embed(float *out, const bf16 *table, const int32_t *ids, int32_t hidden, int32_t vocab) {
+  overlap();
   const int64_t row = blockIdx.x;
   const int32_t id = ids[row];
   const bool known = id >= 0 && id < vocab;
@@ -21,6 +22,7 @@ extern "C" __global__ void __launch_bounds__(256)
 // Grid ceil(rows/256), block 256.
 extern "C" __global__ void __launch_bounds__(256)
     td_merge_tokens(int32_t *ids, const int32_t *host_ids, const int32_t *from, const int32_t *sampled, int32_t rows) {
+  overlap();
   const int i = (int)(blockIdx.x * 256 + threadIdx.x);
   if (i < rows) ids[i] = from[i] >= 0 ? sampled[from[i]] : host_ids[i];
 }
@@ -30,6 +32,7 @@ extern "C" __global__ void __launch_bounds__(256)
 // sum. weight [cols] f32. cols % 8 == 0. Grid (rows), block 256.
 extern "C" __global__ void __launch_bounds__(256)
     td_rmsnorm(bf16 *out, float *x, const float *delta, const float *weight, int32_t cols, float eps) {
+  overlap();
   __shared__ float scratch[32];
   const int64_t base = (int64_t)blockIdx.x * cols;
   float sum = 0;
@@ -61,6 +64,7 @@ extern "C" __global__ void __launch_bounds__(256)
 // index[i] (the rows whose logits are wanted). Grid (rows of out), block 256.
 extern "C" __global__ void __launch_bounds__(256)
     td_norm_rows(bf16 *out, const float *x, const int32_t *index, const float *weight, int32_t cols, float eps) {
+  overlap();
   __shared__ float scratch[32];
   const float *row = x + (int64_t)index[blockIdx.x] * cols;
   bf16 *to = out + (int64_t)blockIdx.x * cols;
@@ -99,10 +103,12 @@ template <class Load> static __device__ __forceinline__ void act_mul(bf16 *out, 
 }
 extern "C" __global__ void __launch_bounds__(128)
     td_act_mul_f32(bf16 *out, const float *in, int32_t inter, int32_t act) {
+  overlap();
   act_mul(out, inter, act, [=](float(&x)[8], int64_t at) { load8f(x, in + at); });
 }
 extern "C" __global__ void __launch_bounds__(128)
     td_act_mul_bf16(bf16 *out, const bf16 *in, int32_t inter, int32_t act) {
+  overlap();
   act_mul(out, inter, act, [=](float(&x)[8], int64_t at) { unpack8(x, *(const uint4 *)(in + at)); });
 }
 
@@ -110,6 +116,7 @@ extern "C" __global__ void __launch_bounds__(128)
 // to x [n] f32; either may be null. cols % 4 == 0. Grid ceil(n/1024), block 256.
 extern "C" __global__ void __launch_bounds__(256)
     td_add(float *x, const float *delta, const float *bias, int64_t n, int32_t cols) {
+  overlap();
   const int64_t i = ((int64_t)blockIdx.x * 256 + threadIdx.x) * 4;
   if (i >= n) return;
   float4 v = *(float4 *)(x + i);
@@ -127,6 +134,7 @@ extern "C" __global__ void __launch_bounds__(256)
 // td_to_bf16 rounds in [n] f32 to out [n] bf16. n % 8 == 0.
 // Grid ceil(n/2048), block 256.
 extern "C" __global__ void __launch_bounds__(256) td_to_bf16(bf16 *out, const float *in, int64_t n) {
+  overlap();
   const int64_t i = ((int64_t)blockIdx.x * 256 + threadIdx.x) * 8;
   if (i >= n) return;
   float v[8];
@@ -146,12 +154,14 @@ static __device__ __forceinline__ uint32_t scramble(uint64_t x) {
 // even over [-scale, scale) and depends on seed and i only; the f32 form adds
 // center. Grid ceil(n/1024), block 256.
 extern "C" __global__ void __launch_bounds__(256) td_fill_bf16(bf16 *out, int64_t n, int64_t seed, float scale) {
+  overlap();
   const int64_t i = ((int64_t)blockIdx.x * 256 + threadIdx.x) * 4;
   for (int64_t j = i; j < i + 4 && j < n; j++)
     out[j] = float_to_bf16(scale * ((float)(int32_t)scramble((uint64_t)j * 0x9e3779b97f4a7c15ull + (uint64_t)seed) * 0x1p-31f));
 }
 extern "C" __global__ void __launch_bounds__(256)
     td_fill_f32(float *out, int64_t n, int64_t seed, float scale, float center) {
+  overlap();
   const int64_t i = ((int64_t)blockIdx.x * 256 + threadIdx.x) * 4;
   for (int64_t j = i; j < i + 4 && j < n; j++)
     out[j] = center + scale * ((float)(int32_t)scramble((uint64_t)j * 0x9e3779b97f4a7c15ull + (uint64_t)seed) * 0x1p-31f);
@@ -162,6 +172,7 @@ extern "C" __global__ void __launch_bounds__(256)
 // precision scales, all equal to scale. Grid (tiles), block 128.
 extern "C" __global__ void __launch_bounds__(128)
     td_fill_packed(uint8_t *out, int32_t tile_bytes, int32_t code_bytes, int64_t seed, float scale) {
+  overlap();
   const int64_t base = (int64_t)blockIdx.x * tile_bytes;
   const uint32_t half = pack_f16(scale, scale);
   for (int i = (int)threadIdx.x * 4; i < tile_bytes; i += 128 * 4)

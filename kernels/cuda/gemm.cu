@@ -92,6 +92,7 @@ struct Gemm {
 extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 2)
     td_gemm_bf16(void *y, const void *w, const bf16 *x, const float *bias, int32_t rows, int32_t n, int32_t k,
                  int32_t mode, int32_t act) {
+  overlap();
   const Gemm gemm = {(const bf16 *)w, Product{y, x, nullptr, bias, rows, mode, act}, n, k};
   gemm.run((int)blockIdx.x * GEMM_TILE, (int)blockIdx.y * GEMM_TILE);
 }
@@ -101,6 +102,7 @@ extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 2)
 extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 2)
     td_moe_gemm_bf16(void *y, const void *w, const bf16 *x, const int32_t *x_row, const int32_t *runs,
                      const int32_t *run_count, int64_t w_stride, int32_t n, int32_t k, int32_t mode, int32_t act) {
+  overlap();
   if ((int)blockIdx.x >= run_count[0]) return;
   const int4 run = ((const int4 *)runs)[blockIdx.x];
   const Gemm gemm = {(const bf16 *)((const uint8_t *)w + run.x * w_stride), run_product(y, x, x_row, run, n, k, mode, act), n, k};

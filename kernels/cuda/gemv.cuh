@@ -8,7 +8,8 @@
 
 #define GEMV_WARPS 8
 
-// Registers b of two or four steps: columns [64*tile, +64) of NT*8 rows of x.
+// Registers b of four steps: columns [64*tile, +64) of NT*8 rows of x.
+// Plain loads, which the compiler leaves behind overlap_wait and L1 keeps.
 template <bool Narrow, int NT>
 static __device__ __forceinline__ void load_x(uint32_t (&b)[NT][4][2], const bf16 *const (&rows)[NT], int k, int tile, int t) {
 #pragma unroll
@@ -17,14 +18,14 @@ static __device__ __forceinline__ void load_x(uint32_t (&b)[NT][4][2], const bf1
 #pragma unroll
       for (int s = 0; s < 4; s++) {
         const int col = tile * TILE_COLS + s * 16 + t * 4;
-        const uint2 v = rows[n] && col < k ? __ldg((const uint2 *)(rows[n] + col)) : make_uint2(0, 0);
+        const uint2 v = rows[n] && col < k ? *(const uint2 *)(rows[n] + col) : make_uint2(0, 0);
         b[n][s][0] = v.x, b[n][s][1] = v.y;
       }
     } else {
 #pragma unroll
       for (int c = 0; c < 2; c++) {
         const int col = tile * TILE_COLS + c * 32 + t * 8;
-        const uint4 v = rows[n] && col < k ? __ldg((const uint4 *)(rows[n] + col)) : make_uint4(0, 0, 0, 0);
+        const uint4 v = rows[n] && col < k ? *(const uint4 *)(rows[n] + col) : make_uint4(0, 0, 0, 0);
         b[n][2 * c][0] = v.x, b[n][2 * c][1] = v.y, b[n][2 * c + 1][0] = v.z, b[n][2 * c + 1][1] = v.w;
       }
     }
@@ -65,6 +66,15 @@ template <class F, int NT> static __device__ __forceinline__ void gemv(const Wei
   __shared__ float part[GEMV_WARPS][NT * 8][TILE_ROWS];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const int row_tile = blockIdx.x, tiles = (w.k + TILE_COLS - 1) / TILE_COLS;
+  constexpr int ahead = NT < 4 ? F::ahead : F::min ? 1 : 2; // as registers allow
+  typename F::Raw raw[ahead];
+  auto load = [&](int tile) {
+#pragma unroll
+    for (int i = 0; i < ahead; i++)
+      if (tile + i * GEMV_WARPS < tiles) F::load(raw[i], w, row_tile, tile + i * GEMV_WARPS, lane);
+  };
+  load(warp); // weights wait for nobody
+  overlap_wait();
   const bf16 *rows[NT];
 #pragma unroll
   for (int n = 0; n < NT; n++) {
@@ -72,13 +82,8 @@ template <class F, int NT> static __device__ __forceinline__ void gemv(const Wei
     rows[n] = row < p.rows ? p.x + (int64_t)(p.x_row ? p.x_row[row] : row) * w.k : nullptr;
   }
   float acc[NT][4] = {};
-  constexpr int ahead = NT < 4 ? F::ahead : F::min ? 1 : 2; // as registers allow
 #pragma unroll 1
-  for (int tile = warp; tile < tiles; tile += GEMV_WARPS * ahead) {
-    typename F::Raw raw[ahead];
-#pragma unroll
-    for (int i = 0; i < ahead; i++)
-      if (tile + i * GEMV_WARPS < tiles) F::load(raw[i], w, row_tile, tile + i * GEMV_WARPS, lane);
+  for (int tile = warp; tile < tiles;) {
 #pragma unroll
     for (int i = 0; i < ahead; i++) {
       if (tile + i * GEMV_WARPS >= tiles) break;
@@ -86,6 +91,8 @@ template <class F, int NT> static __device__ __forceinline__ void gemv(const Wei
       load_x<F::narrow, NT>(b, rows, w.k, tile + i * GEMV_WARPS, t);
       multiply<F, NT>(acc, raw[i], b);
     }
+    tile += GEMV_WARPS * ahead;
+    load(tile);
   }
 #pragma unroll
   for (int n = 0; n < NT; n++)
@@ -108,7 +115,7 @@ template <class F, int NT> static __device__ __forceinline__ void gemv(const Wei
 
 // td_gemv_FORMAT_rN: y = x * w^T (+ bias), for up to N rows.
 //   y     [rows, n] f32 or bf16, see mode
-//   w     weight [n, k] in the format, see quant.cuh
+//   w     weight [n, k] in the format, see quant.cuh; nothing in front may write it
 //   x     [rows, k] bf16
 //   bias  [n] f32 or null, in the order of the weight's rows
 //   act   of mode OUT_GATED: 0 SiLU, 1 GELU by tanh, 2 GELU by erf
@@ -124,12 +131,14 @@ template <class F, int NT> static __device__ __forceinline__ void gemv(const Wei
   extern "C" __global__ void __launch_bounds__(256, BLOCKS)                                                          \
       td_gemv_##NAME(void *y, const void *w, const bf16 *x, const float *bias, int32_t rows, int32_t n, int32_t k,    \
                      int32_t mode, int32_t act) {                                                                    \
+    overlap_begin();                                                                                                 \
     gemv<F, NT>(Weights{(const uint8_t *)w, n, k}, Product{y, x, nullptr, bias, rows, mode, act});                   \
   }                                                                                                                  \
   extern "C" __global__ void __launch_bounds__(256, BLOCKS)                                                          \
       td_moe_gemv_##NAME(void *y, const void *w, const bf16 *x, const int32_t *x_row, const int32_t *runs,            \
                          const int32_t *run_count, int64_t w_stride, int32_t n, int32_t k, int32_t mode,              \
                          int32_t act) {                                                                              \
+    overlap();                                                                                                       \
     if ((int)blockIdx.y >= run_count[0]) return;                                                                     \
     const int4 run = ((const int4 *)runs)[blockIdx.y];                                                               \
     gemv<F, NT>(Weights{(const uint8_t *)w + run.x * w_stride, n, k}, run_product(y, x, x_row, run, n, k, mode, act)); \
@@ -142,6 +151,7 @@ template <class F, int NT> static __device__ __forceinline__ void gemv(const Wei
 // td_dequant_FORMAT writes rows [0, n) of a packed weight as bf16 [n, k] to out.
 // Grid (ceil(n/16), ceil(k/64/8)), block 256: a warp for each tile.
 template <class F> static __device__ __forceinline__ void dequant(bf16 *out, const Weights &w) {
+  overlap();
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int tile = (int)blockIdx.y * 8 + threadIdx.x / 32;
   if (tile >= (w.k + TILE_COLS - 1) / TILE_COLS) return;
@@ -170,6 +180,7 @@ template <class F> static __device__ __forceinline__ void dequant(bf16 *out, con
 // td_embed_FORMAT sets out [rows, k] f32 to the rows ids [rows] of a packed
 // table [n, k]; zeros for an id that is not in it. Grid (rows), block 128.
 template <class F> static __device__ __forceinline__ void embed(float *out, const Weights &w, const int32_t *ids) {
+  overlap();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int32_t id = ids[blockIdx.x];
   float *row = out + (int64_t)blockIdx.x * w.k;

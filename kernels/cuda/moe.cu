@@ -15,6 +15,7 @@ typedef unsigned long long u64;
 extern "C" __global__ void __launch_bounds__(256)
     td_router(float *logits, const float *x, const float *norm, const float *w, int32_t rows, int32_t experts,
               int32_t hidden, float eps) {
+  overlap();
   __shared__ __align__(16) float xs[ROUTER_STEP][ROUTER_TILE + 4], ws[ROUTER_STEP][ROUTER_TILE + 4];
   __shared__ float squares[ROUTER_TILE];
   const int row0 = (int)blockIdx.x * ROUTER_TILE, expert0 = (int)blockIdx.y * ROUTER_TILE;
@@ -59,6 +60,7 @@ extern "C" __global__ void __launch_bounds__(256)
 extern "C" __global__ void __launch_bounds__(128)
     td_router_few(float *logits, const float *x, const float *norm, const float *w, int32_t rows, int32_t experts,
                   int32_t hidden, float eps) {
+  overlap();
   const int lane = threadIdx.x % 32, expert = (int)blockIdx.x * 4 + threadIdx.x / 32, row0 = (int)blockIdx.y * 4;
   if (expert >= experts) return;
   float acc[4] = {}, squares[4] = {};
@@ -87,6 +89,7 @@ extern "C" __global__ void __launch_bounds__(128)
 extern "C" __global__ void __launch_bounds__(128)
     td_moe_route(int32_t *expert, float *weight, const float *logits, int32_t rows, int32_t experts, int32_t used,
                  int32_t renorm) {
+  overlap();
   __shared__ int32_t ids[4][64];
   __shared__ float values[4][64];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -145,6 +148,7 @@ extern "C" __global__ void __launch_bounds__(128)
 extern "C" __global__ void __launch_bounds__(SORT_THREADS)
     td_moe_sort(int32_t *slot, int32_t *slot_row, int32_t *runs, int32_t *run_count, const int32_t *expert, int32_t n,
                 int32_t used, int32_t first, int32_t held, int32_t per) {
+  overlap();
   __shared__ int32_t count[MAX_EXPERTS], begin[MAX_EXPERTS];
   __shared__ int32_t slots[32], cuts[32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -218,10 +222,12 @@ static __device__ __forceinline__ void combine(float *x, const int32_t *slot, co
 extern "C" __global__ void __launch_bounds__(128)
     td_moe_combine_f32(float *x, const float *y, const int32_t *slot, const float *weight, int32_t used, int32_t hidden,
                        int32_t add) {
+  overlap();
   combine(x, slot, weight, used, hidden, add, [=](float(&v)[8], int64_t at) { load8f(v, y + at); });
 }
 extern "C" __global__ void __launch_bounds__(128)
     td_moe_combine_bf16(float *x, const bf16 *y, const int32_t *slot, const float *weight, int32_t used, int32_t hidden,
                         int32_t add) {
+  overlap();
   combine(x, slot, weight, used, hidden, add, [=](float(&v)[8], int64_t at) { unpack8(v, *(const uint4 *)(y + at)); });
 }

@@ -7,6 +7,7 @@
 // Grid ceil(rows*half/256), block 256.
 extern "C" __global__ void __launch_bounds__(256)
     td_rope_table(float *table, const int32_t *position, const float *inv_freq, int32_t rows, int32_t half, float scale) {
+  overlap();
   const int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x;
   if (i >= (int64_t)rows * half) return;
   double s, c;
@@ -42,6 +43,7 @@ extern "C" __global__ void __launch_bounds__(128)
            const float *rope, const int32_t *slot, int32_t heads, int32_t kv_heads, int32_t head_dim, int32_t rope_dims,
            int32_t adjacent, int32_t block_tokens, int64_t block_stride, int32_t kv_type, float eps, float k_inv_scale,
            float v_inv_scale) {
+  overlap();
   __shared__ float rows[4][256];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int h = (int)blockIdx.y * 4 + warp;

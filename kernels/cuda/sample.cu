@@ -30,6 +30,7 @@ struct SampleRow {
 // before its use. Grid ceil(n/256), block 256.
 extern "C" __global__ void __launch_bounds__(256)
     td_count(int32_t *counts, const int32_t *slot, const int32_t *ids, int32_t n, int32_t vocab, int32_t add) {
+  overlap();
   const int i = (int)(blockIdx.x * 256 + threadIdx.x);
   if (i >= n || slot[i] < 0 || ids[i] < 0 || ids[i] >= vocab) return;
   int32_t *at = counts + (int64_t)slot[i] * vocab + ids[i];
@@ -43,6 +44,7 @@ extern "C" __global__ void __launch_bounds__(256)
 extern "C" __global__ void __launch_bounds__(512)
     td_shape_logits(float *logits, const void *rows, const int32_t *counts, const int32_t *bias_ids,
                     const double *bias_values, const int32_t *ban_ids, int32_t vocab) {
+  overlap();
   const SampleRow &r = ((const SampleRow *)rows)[blockIdx.x];
   float *row = logits + (int64_t)blockIdx.x * vocab;
   for (int i = threadIdx.x; i < r.ban_count; i += 512) {
@@ -143,6 +145,7 @@ static __device__ __forceinline__ int best(const float *row, int vocab, u64 *scr
 // logits [rows, vocab] f32. Grid (rows), block 512.
 extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS)
     td_argmax(int32_t *tokens, int32_t *status, const float *logits, int32_t vocab) {
+  overlap();
   __shared__ u64 scratch[32];
   u64 key;
   const int s = best(logits + (int64_t)blockIdx.x * vocab, vocab, scratch, &key);
@@ -430,6 +433,7 @@ static __device__ void logprobs(Row r, SampleShared &s, int token, int want, con
 extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS)
     td_sample(int32_t *tokens, int32_t *status, const float *logits, const void *rows, int32_t *counts, double *logprob,
               int32_t *rank, int32_t *top_ids, double *top_logprobs, int32_t vocab) {
+  overlap();
   __shared__ SampleShared s;
   const SampleRow p = ((const SampleRow *)rows)[blockIdx.x];
   Row r;

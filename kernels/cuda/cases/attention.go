@@ -118,10 +118,13 @@ func decodeCases() []Case {
 		{bf, 4, 2, 40, 16, []int{5, 150}, 1},
 		{hf, 4, 2, 128, 16, []int{130, 16}, 2},
 		{hf, 12, 1, 96, 32, []int{66}, 1},
+		{hf, 2, 1, 64, 16, []int{81, 2}, 1},
+		{hf, 10, 1, 48, 16, []int{70}, 1},
 		{hf, 2, 1, 256, 32, []int{20}, 1},
 		{e4, 4, 2, 64, 32, []int{130, 16}, 2},
 		{e4, 8, 2, 128, 16, []int{300}, 2},
 		{e4, 12, 1, 128, 64, []int{65}, 1},
+		{e4, 9, 1, 64, 16, []int{33}, 2},
 		{e4, 2, 1, 200, 16, []int{20}, 1},
 	} {
 		all = append(all, decodeCase(s))
@@ -206,7 +209,10 @@ func qkvCases() []Case {
 		{cuda.KVF16, 6, 2, 256, 256, 16, true, false, true},
 		{cuda.KVE4M3, 4, 2, 64, 64, 32, false, true, false},
 	} {
-		all = append(all, qkvCase(s), ropeTableCase(s.rope))
+		all = append(all, qkvCase(s))
+	}
+	for _, dims := range []int{8, 32, 64, 256} {
+		all = append(all, ropeTableCase(dims))
 	}
 	return all
 }

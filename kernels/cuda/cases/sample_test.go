@@ -80,3 +80,17 @@ func TestCheckNoticesDifferences(t *testing.T) {
 		}
 	}
 }
+
+func TestE4M3RoundTrips(t *testing.T) {
+	for c := range 256 {
+		v := e4m3Value(byte(c))
+		if got := e4m3Bits(v); v == v && got != byte(c) {
+			t.Errorf("%#02x is %v and becomes %#02x", c, v, got)
+		}
+	}
+	for v, want := range map[float64]byte{500: 0x7e, 1e9: 0x7e, 17: 0x58, 19: 0x5a, 1.0 / 1024: 0, 1.5 / 512: 2, -0.0155: 0x88} {
+		if got := e4m3Bits(v); got != want {
+			t.Errorf("%v becomes %#02x, want %#02x", v, got, want)
+		}
+	}
+}

@@ -129,20 +129,17 @@ func e4m3Value(b byte) float64 {
 	return v
 }
 
-// e4m3Bits searches the nearest number, ties to the even code; beyond 448 it is 448.
+// e4m3Bits rounds to the nearest number, ties to even; beyond 448 it is 448.
 func e4m3Bits(v float64) byte {
-	if v != v {
-		return 0x7f
-	}
-	a, best := math.Abs(v), byte(0)
-	for c := byte(1); c <= 0x7e; c++ {
-		d, least := math.Abs(e4m3Value(c)-a), math.Abs(e4m3Value(best)-a)
-		if d < least || d == least && c%2 == 0 {
-			best = c
-		}
-	}
+	sign, a := byte(0), math.Abs(v)
 	if math.Signbit(v) {
-		best |= 0x80
+		sign = 0x80
 	}
-	return best
+	if v != v {
+		return sign | 0x7f
+	}
+	// Steps are 2^(e-3) from 2^e on, with the least e at -6; codes count them.
+	e := max(math.Ilogb(max(a, 1.0/64)), -6)
+	code := math.RoundToEven(math.Ldexp(a, 3-e)) + float64(8*(e+6))
+	return sign | byte(min(code, 0x7e))
 }
