@@ -41,18 +41,15 @@ type Backend struct {
 	heads    int          // query heads
 	rotates  *tensor.RoPE // whose table the step has made so far
 	decode   kernels.Decode
+	prefill  kernels.Prefill
+	parts    []int // of a collective, by rank
 
 	progress  atomic.Uint64
 	copyError atomic.Pointer[error]
 	runnable  bool
 	closed    bool
+	broken    error // that the device ended with
 }
-
-// Limits of models, for the checks of the recording.
-const (
-	maxExperts = 1024
-	maxUsed    = 32
-)
 
 // New opens the device and allocates the KV pool.
 func New(cfg Config) (_ *Backend, err error) {
@@ -63,7 +60,7 @@ func New(cfg Config) (_ *Backend, err error) {
 	if cfg.KV.DType == tensor.F16 {
 		b.kvType = kernels.KVF16
 	}
-	limits := pass.Config{KV: cfg.KV, MaxRows: cfg.MaxRows, MaxSharedRows: cfg.sharedRows(), MaxExperts: maxExperts, MaxUsed: maxUsed}
+	limits := pass.Config{KV: cfg.KV, MaxRows: cfg.MaxRows, MaxSharedRows: cfg.sharedRows(), MaxExperts: kernels.MaxExperts, MaxUsed: kernels.MaxUsed}
 	if g := cfg.Group; g != nil {
 		limits.Rank, limits.Ranks = g.ID(), g.Size()
 	}

@@ -134,5 +134,5 @@ func (b *Backend) CopyBlockPrefix(from, to int32, tokens int) error {
 		return err
 	}
 	// One contiguous copy beats picking the positions out of every head.
-	return b.dev.Do(func() error { return b.stream.Copy(b.blocks.at(to), b.blocks.at(from), b.blocks.bytes) })
+	return b.do(func() error { return b.stream.Copy(b.blocks.at(to), b.blocks.at(from), b.blocks.bytes) })
 }

@@ -35,6 +35,10 @@ type scratch struct {
 	rope    gpu.Ptr // f32 [rows, head dimension]
 	logits  gpu.Ptr // f32 [sequences, vocabulary]
 	host    *gpu.Pinned
+
+	moe    moeScratch
+	stage  *gpu.Pinned // rows of all ranks, on their way
+	shares gpu.Ptr     // this rank's rows of the sum
 }
 
 // alloc takes device memory that is freed with the backend.

@@ -77,8 +77,14 @@ func (b *Backend) launch(k *kernel, l kernels.Launch) error {
 	if b.args.Len() != k.params {
 		panic(fmt.Sprintf("cuda: kernel %s takes %d parameters, got %d", k.Name(), k.params, b.args.Len()))
 	}
+	if l.Grid[0] == 0 || l.Grid[1] == 0 {
+		return nil // a rank without rows
+	}
 	b.progress.Add(1)
 	return b.stream.Launch(k.Kernel, gpu.Shape{
 		Grid: gpu.Dim{X: l.Grid[0], Y: l.Grid[1], Z: l.Grid[2]}, Block: gpu.Dim{X: l.Block}, Shared: l.Shared,
 	}, &b.args)
 }
+
+// each launches a kernel over n elements, per of them in a thread.
+func each(n, per int) kernels.Launch { return kernels.Each(int64(n), per) }

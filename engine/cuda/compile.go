@@ -71,8 +71,16 @@ func (b *Backend) compile(op *pass.Op) (step, error) {
 		return b.addLinear(op)
 	case pass.GatedMLP:
 		return b.gatedMLP(op)
+	case pass.MoE:
+		return b.moe(op)
 	case pass.Logits:
 		return b.logits(op)
+	case pass.GatherRows:
+		return b.gatherRows(op)
+	case pass.OwnRows:
+		return b.ownRows(op)
+	case pass.AddShares:
+		return b.addShares(op)
 	}
 	return nil, fmt.Errorf("op %d is not supported on CUDA", op.Kind)
 }
@@ -181,26 +189,6 @@ func (b *Backend) rotation(r *tensor.RoPE) (step, error) {
 
 func sameRotation(p, q *tensor.RoPE) bool {
 	return p.Dims == q.Dims && p.Scale == q.Scale && slices.Equal(p.InvFreq, q.InvFreq)
-}
-
-func (b *Backend) attention(op *pass.Op) (step, error) {
-	a := op.Attn
-	k, err := b.code.find(b.decode.Name)
-	if err != nil {
-		return nil, err
-	}
-	keys, values := b.cache(a.Layer)
-	q, out, l := b.buffers[op.In], b.buffers[op.Out], b.decode.Launch(b.dev.Info().Multi)
-	if q.view() || out.view() {
-		return nil, fmt.Errorf("attention of a view is not supported on CUDA")
-	}
-	return func(s *shape) error {
-		in := &b.input
-		b.args.Reset().Ptr(out.at).Ptr(q.at).Ptr(keys).Ptr(values).Ptr(in.row).Ptr(in.length).Ptr(in.pageStart).Ptr(in.pages).
-			Ptr(in.tiles).Ptr(b.scratch.partial).Ptr(b.scratch.counter).I32(s.entries).I32(a.Heads).I32(a.KVHeads).I32(a.HeadDim).
-			I32(b.cfg.KV.BlockTokens).I64(b.blockStride()).F32(a.Scale).F32(1)
-		return b.launch(k, l)
-	}, nil
 }
 
 func (b *Backend) addLinear(op *pass.Op) (step, error) {

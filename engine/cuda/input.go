@@ -14,92 +14,137 @@ import (
 
 // input is what a step reads besides weights and cache: int32 arrays that are
 // filled in pinned memory and copied as one. An array's place depends only on the
-// numbers of rows, entries and logits, so that captured steps find it again.
+// numbers of the shape, so that captured steps find it again.
 type input struct {
-	host *gpu.Pinned
-	dev  gpu.Ptr
-	used int // int32s of the current step
+	host  *gpu.Pinned
+	words []int32 // host's
+	dev   gpu.Ptr
+	used  int // words of the current step
 
-	ids, position, slot         gpu.Ptr // [rows]
-	row, length, pageStart      gpu.Ptr // [entries]: rows that attend
-	tiles, logitRows, pages     gpu.Ptr // [entries+1], [logits], [...]
-	lengths                     []int32 // of entries, to count tiles
-	hostLength, hostTiles       []int32
-	hostIDs, hostPos, hostSlot  []int32
-	hostRow, hostPage, hostLast []int32
-	hostPages                   []int32
+	ids, position, slot       gpu.Ptr // [rows]
+	row, length, pageStart    gpu.Ptr // [entries]: sequences with one row
+	tiles, logitRows          gpu.Ptr // [entries+1], [logits]
+	chunks                    gpu.Ptr // [tiles] of chunks: (sequence, first token)
+	seqRow, seqPos, seqPage   gpu.Ptr // [seqs+1], [seqs], [seqs]
+	pages                     gpu.Ptr
+	lengths, seqRows, several []int32 // scratch
+	pairs                     []int32 // of chunks
 }
 
 // shape is the sizes of a step.
 type shape struct {
 	rows    int
-	entries int // rows that attend, each a sequence of the attention kernel
+	entries int // sequences with one row, each decodes a token
+	tiles   int // of the chunks of other sequences
 	logits  int
 	batch   *tensor.Batch
 }
 
-// inputWords is the most int32s that an input can take.
-func (c *Config) inputWords() int { return 6*c.MaxRows + 1 + c.MaxSeqs + c.MaxPages + arrays*aligned }
+// inputWords is the most words that an input can take.
+func (c *Config) inputWords() int {
+	return 3*c.MaxRows + 4*c.MaxSeqs + 2 + 2*c.MaxRows + 3*c.MaxSeqs + c.MaxPages + arrays*aligned
+}
 
 const (
-	arrays  = 9
-	aligned = 4 // int32s: arrays begin at multiples of 16 bytes
+	arrays  = 13
+	aligned = 4 // words: arrays begin at multiples of 16 bytes
 )
 
 func (b *Backend) openInput() (err error) {
-	n := int64(b.cfg.inputWords()) * 4
-	if b.input.host, err = b.allocPinned(n); err != nil {
+	in, n := &b.input, int64(b.cfg.inputWords())*4
+	if in.host, err = b.allocPinned(n); err != nil {
 		return err
 	}
-	b.input.dev, err = b.alloc(n)
+	in.words = unsafe.Slice((*int32)(unsafe.Pointer(unsafe.SliceData(in.host.Bytes()))), n/4)
+	in.dev, err = b.alloc(n)
 	return err
 }
 
-// layout finds the places of the arrays for a step.
-func (in *input) layout(s shape, pages int) {
-	in.used = 0
-	words := unsafe.Slice((*int32)(unsafe.Pointer(unsafe.SliceData(in.host.Bytes()))), in.host.All().Len()/4)
-	take := func(n int) (gpu.Ptr, []int32) {
-		at := (in.used + aligned - 1) / aligned * aligned
-		in.used = at + n
-		return in.dev.At(int64(at) * 4), words[at : at+n : at+n]
-	}
-	in.ids, in.hostIDs = take(s.rows)
-	in.position, in.hostPos = take(s.rows)
-	in.slot, in.hostSlot = take(s.rows)
-	in.row, in.hostRow = take(s.entries)
-	in.length, in.hostLength = take(s.entries)
-	in.pageStart, in.hostPage = take(s.entries)
-	in.tiles, in.hostTiles = take(s.entries + 1)
-	in.logitRows, in.hostLast = take(s.logits)
-	in.pages, in.hostPages = take(pages)
+// take gives the next array of n words, on the host and on the device.
+func (in *input) take(n int) ([]int32, gpu.Ptr) {
+	at := (in.used + aligned - 1) / aligned * aligned
+	in.used = at + n
+	return in.words[at : at+n : at+n], in.dev.At(int64(at) * 4)
 }
 
 // fill writes a batch, which may have fewer rows than the shape: the others write
-// nothing and attend to nothing.
-func (in *input) fill(s shape, blockTokens int) {
+// nothing and attend to nothing. pairs are the tiles of chunks.
+func (in *input) fill(s *shape, blockTokens int) {
+	in.used = 0
 	b := s.batch
-	in.layout(s, len(b.Pages))
-	copy(in.hostIDs, b.Tokens)
-	copy(in.hostLast, b.LogitRows)
-	copy(in.hostPages, b.Pages)
+	var ids, pos, slot, last []int32
+	ids, in.ids = in.take(s.rows)
+	pos, in.position = in.take(s.rows)
+	slot, in.slot = in.take(s.rows)
+	last, in.logitRows = in.take(s.logits)
+	in.fillEntries(s)
+	copy(ids, b.Tokens)
+	copy(last, b.LogitRows)
 	for i := range b.Seqs() {
 		pages := b.Pages[b.PageStart[i]:b.PageStart[i+1]]
-		for row := int(b.RowStart[i]); row < int(b.RowStart[i+1]); row++ {
-			pos := int(b.PosStart[i]) + row - int(b.RowStart[i])
-			in.hostPos[row] = int32(pos)
-			in.hostSlot[row] = pages[pos/blockTokens]*int32(blockTokens) + int32(pos%blockTokens)
-			in.hostRow[row], in.hostLength[row], in.hostPage[row] = int32(row), int32(pos+1), b.PageStart[i]
+		for row := b.RowStart[i]; row < b.RowStart[i+1]; row++ {
+			p := int(b.PosStart[i] + row - b.RowStart[i])
+			pos[row], slot[row] = int32(p), pages[p/blockTokens]*int32(blockTokens)+int32(p%blockTokens)
 		}
 	}
 	for row := b.Rows(); row < s.rows; row++ {
-		in.hostIDs[row], in.hostPos[row], in.hostSlot[row] = 0, 0, -1
-		in.hostRow[row], in.hostLength[row], in.hostPage[row] = int32(row), 0, 0
+		ids[row], pos[row], slot[row] = 0, 0, -1
 	}
 	for i := len(b.LogitRows); i < s.logits; i++ {
-		in.hostLast[i] = int32(i)
+		last[i] = int32(i)
 	}
-	kernels.DecodeTiles(in.hostTiles[:0], in.hostLength)
+	if s.tiles > 0 {
+		var chunks, row, pos, page []int32
+		chunks, in.chunks = in.take(2 * s.tiles)
+		row, in.seqRow = in.take(b.Seqs() + 1)
+		pos, in.seqPos = in.take(b.Seqs())
+		page, in.seqPage = in.take(b.Seqs())
+		copy(chunks, in.pairs)
+		copy(row, b.RowStart)
+		copy(pos, b.PosStart)
+		copy(page, b.PageStart)
+	}
+	var pages []int32
+	pages, in.pages = in.take(len(b.Pages))
+	copy(pages, b.Pages)
+}
+
+// fillEntries writes the sequences that decode a token.
+func (in *input) fillEntries(s *shape) {
+	b, n := s.batch, 0
+	var row, length, page, tiles []int32
+	row, in.row = in.take(s.entries)
+	length, in.length = in.take(s.entries)
+	page, in.pageStart = in.take(s.entries)
+	tiles, in.tiles = in.take(s.entries + 1)
+	for i := range b.Seqs() {
+		if b.RowStart[i+1]-b.RowStart[i] == 1 {
+			row[n], length[n], page[n] = b.RowStart[i], b.PosStart[i]+1, b.PageStart[i]
+			n++
+		}
+	}
+	for ; n < s.entries; n++ {
+		row[n], length[n], page[n] = int32(n), 0, 0
+	}
+	kernels.DecodeTiles(tiles[:0], length)
+}
+
+// measure finds the shape of a batch that is not captured.
+func (in *input) measure(b *tensor.Batch, prefill kernels.Prefill) shape {
+	s := shape{rows: b.Rows(), logits: len(b.LogitRows), batch: b}
+	in.several, in.seqRows = in.several[:0], in.seqRows[:0]
+	for i := range b.Seqs() {
+		n := b.RowStart[i+1] - b.RowStart[i]
+		in.seqRows = append(in.seqRows, n)
+		if n == 1 {
+			s.entries++
+		} else {
+			in.several = append(in.several, int32(i))
+		}
+	}
+	in.pairs = prefill.Tiles(in.pairs[:0], in.several, in.seqRows, b.PosStart)
+	s.tiles = len(in.pairs) / 2
+	return s
 }
 
 // Check tells whether Run would take the batch, without running anything.

@@ -24,7 +24,7 @@ type matrix struct {
 }
 
 // routerElems is the most elements of a weight that may be a router.
-const routerElems = maxExperts * (1 << 14)
+const routerElems = 1 << 24
 
 // Matrix puts parts stacked along rows, [sum of rows, cols], on the device and
 // keeps them quantised. The parts' data is not needed afterwards.
@@ -52,7 +52,7 @@ func (b *Backend) load(parts []tensor.Host, gateUp bool) (tensor.Matrix, error) 
 	if m.format == kernels.FormatBF16 && m.k%8 != 0 {
 		return tensor.None, fmt.Errorf("tensor %q: %d columns, must be a multiple of 8 on CUDA", parts[0].Name, m.k)
 	}
-	if !gateUp && len(parts) == 1 && parts[0].DType.GroupElems() == 1 && src.rows <= maxExperts && src.rows*src.cols <= routerElems {
+	if !gateUp && len(parts) == 1 && parts[0].DType.GroupElems() == 1 && src.rows <= kernels.MaxExperts && src.rows*src.cols <= routerElems {
 		m.plain = make([]float32, src.rows*src.cols)
 		if err := tensor.Dequantize(m.plain, parts[0]); err != nil {
 			return tensor.None, err

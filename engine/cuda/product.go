@@ -41,11 +41,15 @@ func (b *Backend) product(m matrix, mode int) (product, error) {
 		return b.launch(few[n], kernels.Gemv(m.n))
 	}
 	many := func(y, x, bias gpu.Ptr, rows int) error { return b.inPieces(gemv, &m, mode, y, x, bias, rows) }
-	if b.multi != nil && m.n%8 == 0 {
-		var err error
-		if many, err = b.manyRows(m, mode); err != nil {
-			return nil, err
-		}
+	var err error
+	switch {
+	case b.multi != nil && m.n%8 == 0:
+		many, err = b.manyRows(m, mode)
+	case m.format == kernels.FormatBF16:
+		many, err = b.ownProduct(m, mode)
+	}
+	if err != nil {
+		return nil, err
 	}
 	return func(y, x, bias gpu.Ptr, rows int) error {
 		switch {
@@ -56,6 +60,16 @@ func (b *Backend) product(m matrix, mode int) (product, error) {
 		}
 		return many(y, x, bias, rows)
 	}, nil
+}
+
+// ownProduct multiplies a plain weight by our own kernel, where cuBLASLt is not at
+// hand or does not take the sizes.
+func (b *Backend) ownProduct(m matrix, mode int) (product, error) {
+	k, err := b.large("td_gemm_bf16", kernels.Gemm(1, m.n))
+	return func(y, x, bias gpu.Ptr, rows int) error {
+		b.args.Reset().Ptr(y).Ptr(m.at).Ptr(x).Ptr(bias).I32(rows).I32(m.n).I32(m.k).I32(mode).I32(kernels.SiLU)
+		return b.launch(k, kernels.Gemm(rows, m.n))
+	}, err
 }
 
 // inPieces reads the weight again for every 32 rows: slow, and right for all sizes.
@@ -139,12 +153,15 @@ func (b *Backend) openScratch() (err error) {
 			continue
 		}
 		m := b.matrices[op.W]
-		in = max(in, m.k)
+		in = max(in, m.k) // MoE has the router, whose inputs are its experts'
 		if op.Kind == pass.AttnInput || op.Kind == pass.GatedMLP {
 			out = max(out, m.n)
 		}
 		if a := op.Input; a != nil && b.decode.Name == "" {
 			if b.decode, err = kernels.DecodeKernel(b.kvType, kv.HeadDim, a.Heads/kv.KVHeads); err != nil {
+				return err
+			}
+			if b.prefill, err = kernels.PrefillKernel(b.kvType, kv.HeadDim, a.Heads/kv.KVHeads); err != nil {
 				return err
 			}
 			b.heads = a.Heads
@@ -168,6 +185,12 @@ func (b *Backend) openScratch() (err error) {
 		}
 	}
 	if s.host, err = b.allocPinned(int64(b.cfg.MaxSeqs) * int64(b.Vocab) * 4); err != nil {
+		return err
+	}
+	if err := b.openMoE(int(rows)); err != nil {
+		return err
+	}
+	if err := b.openStage(); err != nil {
 		return err
 	}
 	return b.stream.Fill(s.counter, 0, 4*int64(b.decode.Counters(b.cfg.MaxRows, b.heads, kv.KVHeads)))

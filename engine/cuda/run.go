@@ -3,10 +3,12 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"unsafe"
 
+	"tandem/engine/cuda/gpu"
 	"tandem/engine/tensor"
 )
 
@@ -48,7 +50,7 @@ func (b *Backend) step(batch *tensor.Batch, after func() error) error {
 	if total == 0 {
 		return nil
 	}
-	return b.dev.Do(func() error {
+	return b.do(func() error {
 		if err := b.queue(batch); err != nil {
 			return err
 		}
@@ -61,6 +63,19 @@ func (b *Backend) step(batch *tensor.Batch, after func() error) error {
 	})
 }
 
+// do runs fn on the device's thread and remembers an error that is the end of it.
+func (b *Backend) do(fn func() error) error {
+	err := b.dev.Do(fn)
+	if errors.Is(err, gpu.ErrBroken) && b.broken == nil {
+		b.broken = err
+	}
+	return err
+}
+
+// Fatal is the error after which the device answers nothing any more, nil so far:
+// only a new process helps.
+func (b *Backend) Fatal() error { return b.broken }
+
 func (b *Backend) wait() error {
 	err := b.stream.Sync()
 	b.progress.Add(1)
@@ -69,12 +84,12 @@ func (b *Backend) wait() error {
 
 // queue gives the device a step, as a captured one if it only decodes.
 func (b *Backend) queue(batch *tensor.Batch) error {
-	s := shape{rows: batch.Rows(), entries: batch.Rows(), logits: len(batch.LogitRows), batch: batch}
 	bucket := b.bucket(batch)
-	if bucket > 0 {
-		s.rows, s.entries, s.logits = bucket, bucket, bucket
+	s := shape{rows: bucket, entries: bucket, logits: bucket, batch: batch}
+	if bucket == 0 {
+		s = b.input.measure(batch, b.prefill)
 	}
-	b.input.fill(s, b.cfg.KV.BlockTokens)
+	b.input.fill(&s, b.cfg.KV.BlockTokens)
 	if err := b.stream.Write(b.input.dev, b.input.host.Slice(0, 4*int64(b.input.used))); err != nil {
 		return err
 	}

@@ -32,6 +32,7 @@ type division struct {
 	role        executor.Role // empty = mixed, without hand-overs
 	threads     int           // of all ranks of a process, 0 = 1
 	batch       int           // max_num_tokens, 0 = 64
+	backend     string        // empty = cpu
 }
 
 func divisions() []division {
@@ -71,8 +72,8 @@ func (d division) start(t testing.TB, path string) *runner.Engine {
 		core.MaxBatch, core.MaxNumTokens, core.MaxSeqLen = 8, cmp.Or(d.batch, 64), 256
 		o := runner.LoadOptions{
 			Path: path, Core: core, Threads: cmp.Or(d.threads, 1), Incarnation: fmt.Sprint(d.role, p), PoolTokens: 2048, HangTimeout: 3 * time.Minute,
-			Idle:       time.Minute, // so that a wake that is lost shows
-			TokensOnly: true, Ranks: d.ranks, AttentionDP: d.attentionDP, SplitMLP: d.splitMLP, ADP: adprouter.DefaultSettings(),
+			Idle:    time.Minute, // so that a wake that is lost shows
+			Backend: cmp.Or(d.backend, "cpu"), TokensOnly: true, Ranks: d.ranks, AttentionDP: d.attentionDP, SplitMLP: d.splitMLP, ADP: adprouter.DefaultSettings(),
 		}
 		if d.adp != nil {
 			d.adp(&o.ADP)
