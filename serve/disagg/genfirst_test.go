@@ -24,9 +24,7 @@ func early(t *testing.T, ctx, gen []legScript, opts ...rigOption) *rig {
 		cs = append(cs, s)
 	}
 	for _, f := range gen {
-		g := newStub(t, discovery.Generation, f)
-		g.info.Resume = true
-		gs = append(gs, g)
+		gs = append(gs, newStub(t, discovery.Generation, f))
 	}
 	opts = append([]rigOption{withConfig(func(c *Config) { c.GenerationFirst = true })}, opts...)
 	return newRig(t, cs, gs, opts...)

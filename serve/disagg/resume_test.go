@@ -199,7 +199,7 @@ func TestOnlyTheCountsAreMissing(t *testing.T) {
 		defer once.Do(func() { close(shown) })
 		w.script(n, q, rw, r)
 	}
-	r := early(t, []legScript{after(shown, cut)}, []legScript{tell, tell}, withConfig(func(c *Config) { c.RacePause = time.Microsecond }))
+	r := early(t, []legScript{after(shown, cut)}, []legScript{tell, tell}, ableToResume)
 	a := r.post(completions, streamed)
 	text, usages := textOf(t, a)
 	if text != "abc" || usages != 1 || strings.Count(a.raw, `"stop"`) != 1 || a.events[len(a.events)-1] != "[DONE]" {

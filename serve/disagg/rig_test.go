@@ -257,6 +257,13 @@ func withRouters(ctx, gen router.Router) rigOption {
 	return func(_ *rig, p *Parts) { p.Context, p.Generation = ctx, gen }
 }
 
+// ableToResume lets all gen workers go on with streams of others.
+func ableToResume(r *rig, _ *Parts) {
+	for _, g := range r.gen {
+		g.info.Resume = true
+	}
+}
+
 func withConfig(edit func(*Config)) rigOption { return func(r *rig, _ *Parts) { edit(&r.cfg) } }
 
 func newRig(t *testing.T, ctx, gen []*stub, opts ...rigOption) *rig {
