@@ -11,17 +11,15 @@ import (
 	"path/filepath"
 )
 
-// Sizes of the servable model.
-const (
-	servableHidden  = 32
-	servableLayers  = 2
-	servableHeads   = 4
-	servableKVHeads = 2
-	servableHeadDim = 16
-	servableInter   = 64
-	servableVocab   = 512
-	servableContext = 4096
-)
+// Size is the shape of a servable model.
+type Size struct {
+	Hidden, Layers, Heads, KVHeads, HeadDim, Inter int
+	Vocab                                          int // at least 257
+	Context                                        int // longest sequence
+}
+
+// servable is small enough for everything.
+var servable = Size{Hidden: 32, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 16, Inter: 64, Vocab: 512, Context: 4096}
 
 // WriteServable puts a random model of two layers that can be served, with a tokenizer and a chat template, into dir. What
 // it says means nothing and depends on every token before it. Its tokens are the end of a text, all bytes, so that half
@@ -32,22 +30,35 @@ func WriteServable(dir string, seed uint64) error { return writeServable(dir, se
 func WriteServableMoE(dir string, seed uint64) error { return writeServable(dir, seed, 4) }
 
 func writeServable(dir string, seed uint64, experts int) error {
+	if err := servable.describe(dir, seed, experts); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, weightsFile), servableWeights(seed, experts), 0o600); err != nil {
+		return fmt.Errorf("servable model: %w", err)
+	}
+	return nil
+}
+
+const weightsFile = "model.safetensors"
+
+// describe writes everything but the weights.
+func (s Size) describe(dir string, seed uint64, experts int) error {
 	config := map[string]any{
-		"model_type": "llama", "architectures": []string{"LlamaForCausalLM"}, "num_hidden_layers": servableLayers,
-		"hidden_size": servableHidden, "intermediate_size": servableInter, "num_attention_heads": servableHeads,
-		"num_key_value_heads": servableKVHeads, "head_dim": servableHeadDim, "vocab_size": servableVocab,
-		"max_position_embeddings": servableContext, "rms_norm_eps": 1e-5, "hidden_act": "silu", "tie_word_embeddings": false,
+		"model_type": "llama", "architectures": []string{"LlamaForCausalLM"}, "num_hidden_layers": s.Layers,
+		"hidden_size": s.Hidden, "intermediate_size": s.Inter, "num_attention_heads": s.Heads,
+		"num_key_value_heads": s.KVHeads, "head_dim": s.HeadDim, "vocab_size": s.Vocab,
+		"max_position_embeddings": s.Context, "rms_norm_eps": 1e-5, "hidden_act": "silu", "tie_word_embeddings": false,
 		"rope_theta": 10000, "bos_token_id": 0, "eos_token_id": 0,
 	}
 	if experts > 0 {
 		maps.Copy(config, map[string]any{
 			"model_type": "qwen3_moe", "architectures": []string{"Qwen3MoeForCausalLM"}, "num_experts": experts, "num_experts_per_tok": 2,
-			"moe_intermediate_size": servableInter, "norm_topk_prob": true,
+			"moe_intermediate_size": s.Inter, "norm_topk_prob": true,
 		})
 	}
 	files := map[string]any{
 		"config.json":    config,
-		"tokenizer.json": servableTokenizer(seed),
+		"tokenizer.json": servableTokenizer(seed, s.Vocab),
 		"tokenizer_config.json": map[string]any{
 			"eos_token":     servableEnd,
 			"chat_template": "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}",
@@ -62,16 +73,13 @@ func writeServable(dir string, seed uint64, experts int) error {
 			return fmt.Errorf("servable model: %w", err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(dir, "model.safetensors"), servableWeights(seed, experts), 0o600); err != nil {
-		return fmt.Errorf("servable model: %w", err)
-	}
 	return nil
 }
 
 const servableEnd = "<|end|>"
 
 // servableTokenizer is a byte-level one: a word is either a token as a whole or its bytes.
-func servableTokenizer(seed uint64) any {
+func servableTokenizer(seed uint64, size int) any {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	vocab := map[string]int{servableEnd: 0}
 	next := rune(256)
@@ -82,7 +90,7 @@ func servableTokenizer(seed uint64) any {
 		}
 		vocab[string(r)] = 1 + b
 	}
-	for len(vocab) < servableVocab {
+	for len(vocab) < size {
 		word := "Ġ"
 		for range 2 + rng.IntN(6) {
 			word += string(rune('a' + rng.IntN(26)))
@@ -99,48 +107,79 @@ func servableTokenizer(seed uint64) any {
 	}
 }
 
-// servableWeights are a safetensors file.
-func servableWeights(seed uint64, experts int) []byte {
-	rng := rand.New(rand.NewPCG(seed, 2))
-	header, data := map[string]any{}, []byte(nil)
-	add := func(name string, mean, spread float64, shape ...int) {
-		n, begin := 1, len(data)
-		for _, d := range shape {
-			n *= d
-		}
-		for range n {
-			data = binary.LittleEndian.AppendUint32(data, math.Float32bits(float32(mean+spread*rng.NormFloat64())))
-		}
-		header[name] = map[string]any{"dtype": "F32", "shape": shape, "data_offsets": []int{begin, len(data)}}
+// weight is one tensor of a model: normal numbers of that mean and deviation.
+type weight struct {
+	name         string
+	mean, spread float64
+	shape        []int
+}
+
+// elems is the number of elements.
+func (w *weight) elems() int {
+	n := 1
+	for _, d := range w.shape {
+		n *= d
 	}
-	add("model.embed_tokens.weight", 0, 0.5, servableVocab, servableHidden)
-	add("lm_head.weight", 0, 0.5, servableVocab, servableHidden)
-	add("model.norm.weight", 1, 0.2, servableHidden)
-	for i := range servableLayers {
+	return n
+}
+
+// weights lists the tensors in the order of the file.
+func (s Size) weights(experts int) (list []weight) {
+	add := func(name string, mean, spread float64, shape ...int) {
+		list = append(list, weight{name, mean, spread, shape})
+	}
+	add("model.embed_tokens.weight", 0, 0.5, s.Vocab, s.Hidden)
+	add("lm_head.weight", 0, 0.5, s.Vocab, s.Hidden)
+	add("model.norm.weight", 1, 0.2, s.Hidden)
+	for i := range s.Layers {
 		p := fmt.Sprintf("model.layers.%d.", i)
-		add(p+"input_layernorm.weight", 1, 0.2, servableHidden)
-		add(p+"post_attention_layernorm.weight", 1, 0.2, servableHidden)
-		add(p+"self_attn.q_proj.weight", 0, 0.3, servableHeads*servableHeadDim, servableHidden)
-		add(p+"self_attn.k_proj.weight", 0, 0.3, servableKVHeads*servableHeadDim, servableHidden)
-		add(p+"self_attn.v_proj.weight", 0, 0.3, servableKVHeads*servableHeadDim, servableHidden)
-		add(p+"self_attn.o_proj.weight", 0, 0.3, servableHidden, servableHeads*servableHeadDim)
+		add(p+"input_layernorm.weight", 1, 0.2, s.Hidden)
+		add(p+"post_attention_layernorm.weight", 1, 0.2, s.Hidden)
+		add(p+"self_attn.q_proj.weight", 0, 0.3, s.Heads*s.HeadDim, s.Hidden)
+		add(p+"self_attn.k_proj.weight", 0, 0.3, s.KVHeads*s.HeadDim, s.Hidden)
+		add(p+"self_attn.v_proj.weight", 0, 0.3, s.KVHeads*s.HeadDim, s.Hidden)
+		add(p+"self_attn.o_proj.weight", 0, 0.3, s.Hidden, s.Heads*s.HeadDim)
 		mlp := func(p string) {
-			add(p+"gate_proj.weight", 0, 0.2, servableInter, servableHidden)
-			add(p+"up_proj.weight", 0, 0.2, servableInter, servableHidden)
-			add(p+"down_proj.weight", 0, 0.2, servableHidden, servableInter)
+			add(p+"gate_proj.weight", 0, 0.2, s.Inter, s.Hidden)
+			add(p+"up_proj.weight", 0, 0.2, s.Inter, s.Hidden)
+			add(p+"down_proj.weight", 0, 0.2, s.Hidden, s.Inter)
 		}
 		if experts == 0 {
 			mlp(p + "mlp.")
 			continue
 		}
-		add(p+"self_attn.q_norm.weight", 1, 0.2, servableHeadDim)
-		add(p+"self_attn.k_norm.weight", 1, 0.2, servableHeadDim)
-		add(p+"mlp.gate.weight", 0, 0.5, experts, servableHidden)
+		add(p+"self_attn.q_norm.weight", 1, 0.2, s.HeadDim)
+		add(p+"self_attn.k_norm.weight", 1, 0.2, s.HeadDim)
+		add(p+"mlp.gate.weight", 0, 0.5, experts, s.Hidden)
 		for e := range experts {
 			mlp(fmt.Sprintf("%smlp.experts.%d.", p, e))
 		}
 	}
-	head, _ := json.Marshal(header) // strings and numbers have an encoding
-	out := binary.LittleEndian.AppendUint64(nil, uint64(len(head)))
-	return append(append(out, head...), data...)
+	return list
+}
+
+// servableWeights are a safetensors file.
+func servableWeights(seed uint64, experts int) []byte {
+	rng := rand.New(rand.NewPCG(seed, 2))
+	list := servable.weights(experts)
+	out, _ := header(list, "F32", 4)
+	for i := range list {
+		w := &list[i]
+		for range w.elems() {
+			out = binary.LittleEndian.AppendUint32(out, math.Float32bits(float32(w.mean+w.spread*rng.NormFloat64())))
+		}
+	}
+	return out
+}
+
+// header is the beginning of a safetensors file, and the bytes of data behind it.
+func header(list []weight, dtype string, size int) (head []byte, bytes int64) {
+	index := map[string]any{}
+	for i := range list {
+		next := bytes + int64(size)*int64(list[i].elems())
+		index[list[i].name] = map[string]any{"dtype": dtype, "shape": list[i].shape, "data_offsets": []int64{bytes, next}}
+		bytes = next
+	}
+	text, _ := json.Marshal(index) // strings and numbers have an encoding
+	return append(binary.LittleEndian.AppendUint64(nil, uint64(len(text))), text...), bytes
 }
