@@ -49,6 +49,9 @@ func (s *Server) generationFirst(ctx context.Context, p *RoutePlan, out *client)
 		m, lerr := s.bothLegs(ctx, p, &c, out)
 		if lerr == nil {
 			served = true
+			if m.silent {
+				s.abort(ctx, discovery.Context, c.ctx.Instance, m.id, reasonError)
+			}
 			return nil
 		}
 		if m.answeredBy() == ctxAnswers {

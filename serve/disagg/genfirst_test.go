@@ -360,8 +360,15 @@ func TestGenerationFirstLostReply(t *testing.T) {
 	}
 
 	r := early(t, []legScript{never(nil)}, []legScript{genReply{}.script}, withConfig(func(c *Config) { c.AbortGrace, c.MaxRetries = 50*time.Millisecond, 0 }))
-	r.post(completions, hello).wantError(t, 502, "the context worker had not answered")
-	aborted(t, r.ctx[0])
+	for _, body := range []string{hello, streamed} { // gen has computed all of it by itself
+		a = r.post(completions, body)
+		if text, _ := textOf(t, a); a.status != 200 || !strings.Contains(a.raw, `"cached_tokens":0`) || text != "ABC" && body != hello {
+			t.Errorf("%d %s", a.status, a.raw)
+		}
+		if id := aborted(t, r.ctx[0]); id != r.ctx[0].requests()[len(r.ctx[0].requests())-1].params.DisaggRequestID {
+			t.Errorf("aborted %d", id)
+		}
+	}
 }
 
 // TestGenerationFirstNeedsHosts: a ctx worker that cannot be found early gets nothing, and there is a warning.

@@ -26,6 +26,7 @@ type meeting struct {
 	stopGen context.CancelCauseFunc
 	done    chan struct{} // closed when the ctx leg has ended
 	started bool          // it ever began; known after done
+	silent  bool          // it has not answered long after the gen leg had all; for the gen leg's reader
 
 	mu      sync.Mutex
 	answers answerer
@@ -145,7 +146,7 @@ func (r *relay) gate(data []byte, finished bool) *legError {
 		}
 	}
 	limit := time.Duration(0)
-	if finished {
+	if finished || g.out.have.finished(g.p.Req.N) {
 		limit = r.s.cfg.AbortGrace
 	}
 	return g.settleUsage(r.l, limit)
@@ -157,23 +158,29 @@ func (s *Server) meetWhole(l *leg, g *genAttempt) *legError {
 	if lerr := g.settleUsage(l, s.cfg.AbortGrace); lerr != nil {
 		return lerr
 	}
-	if g.uncounted {
+	if g.uncounted && !g.meet.silent {
 		return l.fail(faultGone, upstream("the context leg failed"), errOtherLeg)
 	}
 	if !g.meet.claim(genAnswers) {
 		return l.fail(faultGone, upstream("the context worker answers"), errOtherLeg)
 	}
-	g.announce(joinReceipts(g.h.route, l.resp.Header.Get(openai.HeaderRoute)))
+	route := l.resp.Header.Get(openai.HeaderRoute)
+	if g.h != nil {
+		route = joinReceipts(g.h.route, route)
+	}
+	g.announce(route)
 	return nil
 }
 
-// settleUsage waits for the ctx leg and takes its counts of the prompt. If its reply got lost, the gen worker's count of the
-// prompt holds, and nothing of it counts as cached.
+// settleUsage waits for the ctx leg and takes its counts of the prompt. If its reply got lost, or does not come although the
+// gen worker has all, the gen worker's count of the prompt holds, and nothing of it counts as cached: it could not fetch the
+// blocks and computed the prompt itself, and the ctx worker still waits for somebody to fetch them.
 func (g *genAttempt) settleUsage(l *leg, limit time.Duration) *legError {
 	h, lerr, err := g.meet.await(l.ctx, limit)
 	switch {
 	case errors.Is(err, errNoContext):
-		return l.fail(faultReply, upstream(err.Error()), err)
+		g.settled, g.uncounted, g.meet.silent = true, true, true
+		return nil
 	case err != nil:
 		return l.broken(err)
 	case lerr != nil && !lerr.lost():
