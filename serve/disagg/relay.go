@@ -81,6 +81,10 @@ func (r *relay) run() *legError {
 			r.drain()
 			return nil
 		}
+		if !g.out.relayed { // only the role of a chat: the first token has the request's time
+			l.timer.Reset(max(1, g.p.Deadline.Sub(r.s.now())))
+			continue
+		}
 		l.why.Store(&errIdle)
 		l.idle = r.s.cfg.StreamIdle
 		l.timer.Reset(l.idle)

@@ -70,3 +70,22 @@ func TestMuteWorkerIsGivenUp(t *testing.T) {
 		}
 	})
 }
+
+// A worker that has said only who speaks may take its time for the first token, as one that has said nothing.
+func TestRoleIsNoFirstToken(t *testing.T) {
+	role := `{"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}`
+	g := newStub(t, discovery.Generation, func(_ int, _ seen, w http.ResponseWriter, r *http.Request) {
+		stream(w, role)
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-r.Context().Done():
+			return
+		}
+		stream(w, `{"choices":[{"index":0,"delta":{"content":"A"},"finish_reason":"stop"}]}`, "[DONE]")
+	})
+	r := newRig(t, []*stub{newStub(t, discovery.Context, ctxReply{}.script)}, []*stub{g}, withConfig(func(c *Config) { c.StreamIdle = 20 * time.Millisecond }))
+	a := r.post(chats, chatStreamed)
+	if text, _ := textOf(t, a); text != "A" || a.events[len(a.events)-1] != "[DONE]" {
+		t.Errorf("%d %s", a.status, a.raw)
+	}
+}
