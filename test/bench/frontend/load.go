@@ -171,7 +171,7 @@ func (r rounds) sum() (s sample) {
 }
 
 // opening bounds the time that hold takes to open streams.
-const opening = 20 * time.Second
+const opening = 45 * time.Second
 
 // hold opens n streams, or as many as there is time for, that stay after their
 // first token, calls at with how many there are, and closes them.
