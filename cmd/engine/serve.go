@@ -19,10 +19,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
+	"tandem/engine/cuda"
 	"tandem/engine/executor"
 	"tandem/engine/hub"
 	"tandem/engine/runner"
-	"tandem/engine/tensor"
 	"tandem/engine/tokenizer/chat"
 	"tandem/engine/transfer/wire"
 	"tandem/serve/config"
@@ -106,6 +106,16 @@ func parseRole(s string) (executor.Role, error) {
 	return "", fmt.Errorf("--role %q is not one of ctx, gen, mixed", s)
 }
 
+// loadConfig loads over the defaults of the device that the engine will run on.
+func loadConfig(role executor.Role, src config.Source) (config.Worker, []string, error) {
+	cfg, warnings, err := config.LoadWorker(role, src)
+	if err != nil || cfg.Backend == "cpu" || cuda.Probe() != nil {
+		return cfg, warnings, err
+	}
+	src.GPU = true
+	return config.LoadWorker(role, src)
+}
+
 func serve(ctx context.Context, modelName string, f serveFlags, changed func(string) bool) error {
 	log, err := logger(f.level)
 	if err != nil {
@@ -115,7 +125,7 @@ func serve(ctx context.Context, modelName string, f serveFlags, changed func(str
 	if err != nil {
 		return err
 	}
-	cfg, warnings, err := config.LoadWorker(role, f.source(changed))
+	cfg, warnings, err := loadConfig(role, f.source(changed))
 	if err != nil {
 		return err
 	}
@@ -297,10 +307,8 @@ func (p *process) load(ctx context.Context, path string, key []byte) (*runner.Lo
 	o := runner.LoadOptions{
 		Path: path, ServedName: p.cfg.ServedModelName, DefaultName: p.servedName(), Core: p.cfg.Core(p.role),
 		Backend: p.cfg.Backend, Threads: p.cfg.Threads,
-		PoolTokens: p.cfg.KVCache.MaxTokens, Incarnation: uuid.NewString(), Logger: p.log,
-	}
-	if p.cfg.KVCache.DType == "float32" {
-		o.KVDType = tensor.F32
+		PoolTokens: p.cfg.KVCache.MaxTokens, KVDType: p.cfg.KVCache.Type(), Memory: p.cfg.KVCache.MemoryFraction,
+		Graphs: p.cfg.CUDAGraph.Sizes(p.cfg.MaxBatchSize), Incarnation: uuid.NewString(), Logger: p.log,
 	}
 	p.spread(&o, key)
 	if t := p.cfg.Transceiver; t != nil {

@@ -57,8 +57,11 @@ func New(cfg Config) (_ *Backend, err error) {
 		return nil, fmt.Errorf("CUDA backend: %w", err)
 	}
 	b := &Backend{cfg: cfg, kvType: kernels.KVBF16, graphs: map[int]*gpu.Graph{}}
-	if cfg.KV.DType == tensor.F16 {
+	switch cfg.KV.DType {
+	case tensor.F16:
 		b.kvType = kernels.KVF16
+	case tensor.F8:
+		b.kvType = kernels.KVE4M3
 	}
 	limits := pass.Config{KV: cfg.KV, MaxRows: cfg.MaxRows, MaxSharedRows: cfg.sharedRows(), MaxExperts: kernels.MaxExperts, MaxUsed: kernels.MaxUsed}
 	if g := cfg.Group; g != nil {

@@ -32,7 +32,7 @@ func (d *cudaDevices) make(c backendConfig) (Backend, error) {
 	seqs := min(c.core.EffectiveBatch()+c.core.MaxNumTokens/c.kv.BlockTokens+1, c.core.MaxNumTokens)
 	cfg := cuda.Config{
 		Ordinal: c.index, KV: c.kv, MaxRows: c.core.MaxNumTokens, MaxSeqs: seqs, MaxPages: seqs * perSeq,
-		Graphs: d.o.graphs(c.core.EffectiveBatch()), Loaded: d.o.Loaded,
+		Graphs: d.o.Graphs, Loaded: d.o.Loaded,
 	}
 	if c.link != nil {
 		cfg.Group = c.link
@@ -90,24 +90,4 @@ func (o *LoadOptions) memory() float64 {
 		return o.Memory
 	}
 	return DefaultMemory
-}
-
-// graphs are the sizes of decode batches that are captured: close together where
-// padding would cost most.
-func (o *LoadOptions) graphs(most int) (sizes []int) {
-	if o.Graphs != nil {
-		return o.Graphs
-	}
-	for n := 1; n < most; {
-		sizes = append(sizes, n)
-		switch {
-		case n < 4:
-			n *= 2
-		case n == 4:
-			n = 8
-		default:
-			n += 8
-		}
-	}
-	return append(sizes, most)
 }

@@ -34,7 +34,7 @@ type LoadOptions struct {
 	Backend     string          // "cpu", "cuda", or "auto" (also empty): the best there is
 	Threads     int             // of the CPU, 0 = one per physical core
 	Memory      float64         // part of a GPU's free memory for the KV pool, 0 = DefaultMemory
-	Graphs      []int           // decode batches that a GPU runs as one launch, nil = the usual ones
+	Graphs      []int           // decode batches that a GPU runs as one launch, see GraphSizes; none without
 	ISA         string          // empty = best
 	KVDType     tensor.DType    // Invalid = BF16
 	PoolTokens  int             // of the KV pool, 0 = by memory

@@ -20,6 +20,23 @@ const memoryShare = 0.25
 // the KV pool takes when nobody says how much.
 const DefaultMemory = 0.9
 
+// GraphSizes are the usual sizes of decode batches that a GPU captures, up to most:
+// close together where padding would cost most.
+func GraphSizes(most int) (sizes []int) {
+	for n := 1; n < most; {
+		sizes = append(sizes, n)
+		if n < 8 {
+			n *= 2
+		} else {
+			n += 8
+		}
+	}
+	if most > 0 {
+		sizes = append(sizes, most)
+	}
+	return sizes
+}
+
 // poolBlocks returns the blocks of the KV pool of one of this process's ranks:
 // tokens if given, else what max_batch_size sequences of full length need, at
 // most share bytes unless that is 0.

@@ -16,7 +16,10 @@ func Dequantize(dst []float32, h Host) error {
 	if len(dst) != h.Elems() {
 		return fmt.Errorf("tensor %q: %d elements into %d", h.Name, h.Elems(), len(dst))
 	}
-	decode := decoders[h.DType]
+	var decode func([]float32, []byte)
+	if int(h.DType) < len(decoders) {
+		decode = decoders[h.DType]
+	}
 	if decode == nil {
 		return fmt.Errorf("tensor %q: element type %s cannot be decoded", h.Name, h.DType)
 	}

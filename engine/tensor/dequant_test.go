@@ -21,8 +21,8 @@ func TestDequantizeAgreesWithPython(t *testing.T) {
 	if err := json.Unmarshal(text, &cases); err != nil {
 		t.Fatal(err)
 	}
-	if len(cases) != len(dtypes)-1 {
-		t.Errorf("%d types, want %d", len(cases), len(dtypes)-1)
+	if len(cases) != len(decoders)-1 {
+		t.Errorf("%d types, want %d", len(cases), len(decoders)-1)
 	}
 	for _, c := range cases {
 		t.Run(c.Type, func(t *testing.T) {

@@ -21,6 +21,7 @@ const (
 	Q4_K
 	Q5_K
 	Q6_K
+	F8 // E4M3, of a KV cache only
 )
 
 type dtypeInfo struct {
@@ -42,6 +43,7 @@ var dtypes = [...]dtypeInfo{
 	Q4_K:    {"Q4_K", 256, 144},
 	Q5_K:    {"Q5_K", 256, 176},
 	Q6_K:    {"Q6_K", 256, 210},
+	F8:      {"F8", 1, 1},
 }
 
 // String returns the type's field-standard name, such as "Q4_1".

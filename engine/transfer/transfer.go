@@ -54,7 +54,7 @@ type Layout struct {
 	Layers      int
 	KVHeads     int
 	HeadDim     int
-	DType       string // "F32", "BF16"
+	DType       string // "F32", "BF16", "F16" or "F8"
 	BlockTokens int
 	Packing     string // name of the byte order inside one block
 }
@@ -62,8 +62,11 @@ type Layout struct {
 // BlockBytes returns the bytes of one block over all layers, K and V.
 func (l Layout) BlockBytes() int {
 	size := 2
-	if l.DType == "F32" {
+	switch l.DType {
+	case "F32":
 		size = 4
+	case "F8":
+		size = 1
 	}
 	return l.Layers * 2 * l.KVHeads * l.HeadDim * l.BlockTokens * size
 }

@@ -31,6 +31,7 @@ type Source struct {
 	Data      []byte                        // YAML text used in place of File when not nil
 	Foreign   map[string]string             // dotted keys of other engines: accepted, dropped, and warned about with this reason
 	Renamed   func(map[string]any) []string // optional: rewrites the parsed file in place before checks, returns warnings
+	GPU       bool                          // the defaults of a worker are those of one on a GPU
 }
 
 // Load fills a copy of def (the defaults) from src and validates it. T is a struct whose fields carry `mapstructure`

@@ -3,13 +3,16 @@ package config
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"strings"
 	"time"
 
 	"tandem/engine/executor"
+	"tandem/engine/runner"
 	"tandem/engine/scheduler"
+	"tandem/engine/tensor"
 )
 
 // Worker is the YAML tree of one engine process. Sizes are in the unit their
@@ -28,6 +31,7 @@ type Worker struct {
 	HangTimeoutSec        float64     `mapstructure:"hang_timeout_sec"` // 0 = off
 
 	KVCache     KVCache      `mapstructure:"kv_cache_config"`
+	CUDAGraph   CUDAGraph    `mapstructure:"cuda_graph_config"`
 	Scheduler   Scheduling   `mapstructure:"scheduler_config"`
 	Transceiver *Transceiver `mapstructure:"cache_transceiver_config"` // nil: whole requests only, on a mixed worker
 
@@ -57,9 +61,52 @@ type KVCache struct {
 	BlockReusePolicy   string `mapstructure:"block_reuse_policy"` // all_reusable
 	TokensPerBlock     int    `mapstructure:"tokens_per_block"`
 	MaxTokens          int    `mapstructure:"max_tokens"`            // of the pool, 0 = derive from memory
-	DType              string `mapstructure:"dtype"`                 // auto, bfloat16 or float32
+	DType              string `mapstructure:"dtype"`                 // of kvTypes
 	EventBuffer        int    `mapstructure:"event_buffer_max_size"` // changes of a rank kept for readers, 0 = none
 	Namespace          string `mapstructure:"namespace"`             // empty = served name @ fingerprint
+
+	MemoryFraction float64 `mapstructure:"free_gpu_memory_fraction"` // of what weights leave, on a GPU without max_tokens
+}
+
+// kvTypes are the values of kv_cache_config.dtype; fp8 is E4M3 without scales.
+var kvTypes = map[string]tensor.DType{
+	"auto": tensor.BF16, "bfloat16": tensor.BF16, "float16": tensor.F16, "float32": tensor.F32, "fp8": tensor.F8,
+}
+
+// Type is the element type of the cache. A backend may refuse it.
+func (k KVCache) Type() tensor.DType { return kvTypes[k.DType] }
+
+// CUDAGraph is cuda_graph_config: which decode batches a GPU runs as one launch.
+type CUDAGraph struct {
+	BatchSizes   []int `mapstructure:"batch_sizes"`    // empty = the usual ones up to MaxBatchSize
+	MaxBatchSize int   `mapstructure:"max_batch_size"` // -1 = the worker's, 0 = none
+}
+
+func (g CUDAGraph) validate() error {
+	const at = "cuda_graph_config."
+	if g.MaxBatchSize < -1 {
+		return fmt.Errorf(at+"max_batch_size: %d must be at least 0, or -1 for the worker's", g.MaxBatchSize)
+	}
+	for _, n := range g.BatchSizes {
+		if n < 1 {
+			return fmt.Errorf(at+"batch_sizes: %d must be at least 1", n)
+		}
+	}
+	return nil
+}
+
+// Sizes are the batch sizes to capture, ascending, for a worker of at most that
+// many requests a step.
+func (g CUDAGraph) Sizes(most int) []int {
+	if g.MaxBatchSize >= 0 {
+		most = min(most, g.MaxBatchSize)
+	}
+	sizes := slices.Clone(g.BatchSizes)
+	if len(sizes) == 0 {
+		sizes = runner.GraphSizes(most)
+	}
+	slices.Sort(sizes)
+	return slices.DeleteFunc(slices.Compact(sizes), func(n int) bool { return n > most })
 }
 
 // Scheduling is scheduler_config.
@@ -93,7 +140,7 @@ type Transceiver struct {
 // CPU larger chunks are hardly faster.
 const cpuPrefillMixed = 512
 
-// DefaultWorker returns the documented defaults of a CPU worker without a
+// DefaultWorker returns the documented defaults of a worker on a CPU without a
 // cache_transceiver_config.
 func DefaultWorker() Worker {
 	c := executor.DefaultConfig()
@@ -102,8 +149,9 @@ func DefaultWorker() Worker {
 		TensorParallelSize: 1, MoeExpertParallelSize: 1, AttentionDP: defaultAttentionDP(), HangTimeoutSec: defaultHangTimeout,
 		KVCache: KVCache{
 			EnableBlockReuse: c.BlockReuse, EnablePartialReuse: c.PartialReuse, BlockReusePolicy: "all_reusable",
-			TokensPerBlock: c.BlockTokens, DType: "auto", EventBuffer: c.EventBuffer,
+			TokensPerBlock: c.BlockTokens, DType: "auto", EventBuffer: c.EventBuffer, MemoryFraction: runner.DefaultMemory,
 		},
+		CUDAGraph: CUDAGraph{MaxBatchSize: -1},
 		Scheduler: Scheduling{
 			CapacityPolicy: string(c.Policy), ChunkingPolicy: string(c.Chunking), QueuePolicy: string(c.Queue),
 			MaxQueued: c.MaxQueued, MaxPrefillMixed: cpuPrefillMixed,
@@ -111,6 +159,12 @@ func DefaultWorker() Worker {
 		Cluster: defaultCluster(), EnableChunkedPrefill: c.ChunkPrefill, StallThreshold: 10, ShutdownGrace: 30,
 		AdminAddr: "127.0.0.1:0",
 	}
+}
+
+// onGPU changes the defaults to those of a worker on a GPU, whose steps are larger.
+func (w Worker) onGPU() Worker {
+	w.MaxBatchSize, w.MaxNumTokens, w.KVCache.TokensPerBlock, w.Scheduler.MaxPrefillMixed = 256, 8192, 32, 0
+	return w
 }
 
 // DefaultTransceiver returns the documented defaults of cache_transceiver_config.
@@ -129,6 +183,9 @@ func DefaultTransceiver() Transceiver {
 // file has the section, empty ({}) or not. Warnings are for the log.
 func LoadWorker(role executor.Role, src Source) (Worker, []string, error) {
 	def := DefaultWorker()
+	if src.GPU {
+		def = def.onGPU()
+	}
 	tr := DefaultTransceiver()
 	def.Transceiver = &tr
 	if src.Foreign == nil {
@@ -231,7 +288,7 @@ func (w Worker) Validate() error {
 	if err := errors.Join(errs...); err != nil {
 		return first(err)
 	}
-	return first(errors.Join(w.Cluster.validate(""), w.validateRanks(), w.Observe.validate(), w.KVCache.validate(), w.Scheduler.validate(), w.Transceiver.validate()))
+	return first(errors.Join(w.Cluster.validate(""), w.validateRanks(), w.Observe.validate(), w.KVCache.validate(), w.CUDAGraph.validate(), w.Scheduler.validate(), w.Transceiver.validate()))
 }
 
 func (k KVCache) validate() error {
@@ -243,8 +300,10 @@ func (k KVCache) validate() error {
 		return fmt.Errorf(at+"max_tokens: %d must not be negative; 0 derives it from memory", k.MaxTokens)
 	case k.EventBuffer < 0 || k.EventBuffer > 1<<24:
 		return fmt.Errorf(at+"event_buffer_max_size: %d must be 0 (no events) to 16777216", k.EventBuffer)
-	case !slices.Contains([]string{"auto", "bfloat16", "float32"}, k.DType):
-		return fmt.Errorf(at+"dtype: %q is not one of auto, bfloat16, float32", k.DType)
+	case k.Type() == tensor.Invalid:
+		return fmt.Errorf(at+"dtype: %q is not one of %s", k.DType, strings.Join(slices.Sorted(maps.Keys(kvTypes)), ", "))
+	case !(k.MemoryFraction > 0 && k.MemoryFraction <= 1):
+		return fmt.Errorf(at+"free_gpu_memory_fraction: %g must be above 0 and at most 1", k.MemoryFraction)
 	case k.BlockReusePolicy != "all_reusable":
 		return fmt.Errorf(at+"block_reuse_policy: %q is not supported, use all_reusable", k.BlockReusePolicy)
 	case strings.ContainsFunc(k.Namespace, func(r rune) bool { return r < ' ' }):

@@ -4,8 +4,8 @@ package config
 // and keys of our own plan that this engine cannot honour yet. They are accepted
 // so that a file written for the other engine loads; each warns with its reason.
 var foreignWorker = map[string]string{
-	"cuda_graph_config":                                             "only a CUDA backend captures graphs",
-	"deterministic":                                                 "the CPU backend always gives the same bits",
+	"cuda_graph_config.enable_padding":                              "batches are padded to the next size that is captured",
+	"deterministic":                                                 "the CPU backend always gives the same bits, the CUDA backend does not promise them",
 	"disable_overlap_scheduler":                                     "steps do not overlap in this engine",
 	"kv_cache_config.max_num_turns":                                 "block_reuse_policy is all_reusable, which counts no turns",
 	"kv_cache_config.host_cache_size":                               "there is no host tier",
@@ -13,8 +13,7 @@ var foreignWorker = map[string]string{
 	"kv_cache_config.disk_cache_size":                               "there is no disk tier",
 	"kv_cache_config.offload_min_priority":                          "there is no host tier",
 	"kv_cache_config.secondary_offload_min_priority":                "there is no host tier",
-	"kv_cache_config.free_gpu_memory_fraction":                      "the pool is in host memory: set max_tokens",
-	"kv_cache_config.max_gpu_total_bytes":                           "the pool is in host memory: set max_tokens",
+	"kv_cache_config.max_gpu_total_bytes":                           "see max_tokens and free_gpu_memory_fraction",
 	"kv_cache_config.max_attention_window":                          "the window comes from the model",
 	"kv_cache_config.sink_token_length":                             "attention sinks come from the model",
 	"kv_cache_config.onboard_blocks":                                "there is no host tier",
@@ -58,7 +57,7 @@ var foreignWorker = map[string]string{
 	"enable_layerwise_nvtx_marker":            "there is no NVTX",
 	"enable_min_latency":                      "kernels are chosen by the machine",
 	"env_overrides":                           "set the environment of the process",
-	"free_gpu_memory_fraction":                "the pool is in host memory: set kv_cache_config.max_tokens",
+	"free_gpu_memory_fraction":                "see kv_cache_config.free_gpu_memory_fraction",
 	"garbage_collection_gen0_threshold":       "there is no Python",
 	"gather_generation_logits":                "logits are not returned",
 	"gpus_per_node":                           "devices are found by the process",
@@ -89,5 +88,5 @@ var foreignWorker = map[string]string{
 	"tokenizer_mode":                          "there is one tokenizer",
 	"torch_compile_config":                    "there is no PyTorch",
 	"trust_remote_code":                       "models bring no code",
-	"use_cuda_graph":                          "only a CUDA backend captures graphs",
+	"use_cuda_graph":                          "see cuda_graph_config",
 }

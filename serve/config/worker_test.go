@@ -63,7 +63,7 @@ func TestWorkerBadConfig(t *testing.T) {
 		{"stall_threshold_sec: 0", "stall_threshold_sec"},
 		{"kv_cache_config: {tokens_per_block: 12}", "tokens_per_block: 12 must be a power of two"},
 		{"kv_cache_config: {max_tokens: -1}", "max_tokens: -1"},
-		{"kv_cache_config: {dtype: fp8}", `kv_cache_config.dtype: "fp8" is not one of`},
+		{"kv_cache_config: {dtype: int4}", `kv_cache_config.dtype: "int4" is not one of`},
 		{"kv_cache_config: {block_reuse_policy: per_conversation}", "block_reuse_policy"},
 		{"scheduler_config: {queue_policy: LIFO}", `scheduler_config.queue_policy: "LIFO" is not one of FCFS, PRIORITY`},
 		{"scheduler_config: {capacity_scheduler_policy: X}", "capacity_scheduler_policy"},
@@ -137,8 +137,8 @@ scheduler_config: {context_chunking_policy: FCFS}
 	}
 	all := strings.Join(warnings, "\n")
 	for _, want := range []string{
-		"backend: pytorch counts as auto", "dtype is ignored", "cuda_graph_config is ignored", "enable_attention_dp has no effect with tensor_parallel_size 1", "moe_tensor_parallel_size is ignored",
-		"print_iter_log is ignored: see /metrics", "disable_overlap_scheduler", "moe_config", "kv_cache_config.free_gpu_memory_fraction is ignored",
+		"backend: pytorch counts as auto", "dtype is ignored", "cuda_graph_config.enable_padding is ignored", "enable_attention_dp has no effect with tensor_parallel_size 1", "moe_tensor_parallel_size is ignored",
+		"print_iter_log is ignored: see /metrics", "disable_overlap_scheduler", "moe_config",
 		"backend: NIXL counts as DEFAULT", "cache_transceiver_config.max_tokens_in_buffer",
 	} {
 		if !strings.Contains(all, want) {

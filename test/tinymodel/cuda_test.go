@@ -48,7 +48,18 @@ func (r cudaRunner) Run(batch *tensor.Batch) ([][]float32, error) {
 
 func openCUDA(t testing.TB, ck *model.Checkpoint, kv tensor.KVShape) Backend {
 	t.Helper()
-	kv.DType = tensor.BF16
+	return openCUDAWith(tensor.BF16)(t, ck, kv)
+}
+
+func openCUDAWith(cache tensor.DType) Open {
+	return func(t testing.TB, ck *model.Checkpoint, kv tensor.KVShape) Backend {
+		return cudaBackend(t, ck, kv, cache)
+	}
+}
+
+func cudaBackend(t testing.TB, ck *model.Checkpoint, kv tensor.KVShape, cache tensor.DType) Backend {
+	t.Helper()
+	kv.DType = cache
 	b, err := cuda.New(cuda.Config{KV: kv, MaxRows: 256, MaxSeqs: 64, MaxPages: 1024, Graphs: []int{1, 2, 4, 8}})
 	if err != nil {
 		t.Fatal(err)
@@ -72,5 +83,16 @@ func TestCUDAAgrees(t *testing.T) {
 	}
 	for _, m := range models {
 		t.Run(m.Name, func(t *testing.T) { Check(t, m, openCUDA, Tolerance{Abs: 0.15, Rel: 0.05}) })
+	}
+}
+
+// A cache of other elements loses little more: fp8 has three bits behind the point.
+func TestCUDACacheTypes(t *testing.T) {
+	m, err := Get("qwen3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for cache, tol := range map[tensor.DType]Tolerance{tensor.F16: {Abs: 0.15, Rel: 0.05}, tensor.F8: {Abs: 1.2, Rel: 0.1}} {
+		t.Run(cache.String(), func(t *testing.T) { Check(t, m, openCUDAWith(cache), tol) })
 	}
 }

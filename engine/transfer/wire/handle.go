@@ -125,7 +125,7 @@ func decodeLayout(m *pb.Layout) (transfer.Layout, error) {
 		Layers: int(m.GetLayers()), KVHeads: int(m.GetKvHeads()), HeadDim: int(m.GetHeadDim()),
 		DType: m.GetDtype(), BlockTokens: int(m.GetBlockTokens()), Packing: m.GetPacking(),
 	}
-	if l.DType != "F32" && l.DType != "BF16" && l.DType != "F16" {
+	if l.DType != "F32" && l.DType != "BF16" && l.DType != "F16" && l.DType != "F8" {
 		return l, fmt.Errorf("layout.dtype %.20q is not F32, BF16 or F16", l.DType)
 	}
 	if len(l.Packing) > maxName {
