@@ -25,6 +25,7 @@ test-cuda: ## the CUDA backend on an emulator of its own; needs a C++ compiler, 
 	TANDEM_EMU_STREAMS=eager TANDEM_EMU_ORDER=forward $(CUDA_GO) test -tags cuda -count=1 $(CUDA_PACKAGES)
 	TANDEM_EMU_STREAMS=eager TANDEM_EMU_ORDER=forward $(CUDA_GO) test -tags cuda -count=1 -run NCCL ./engine/comm
 	TANDEM_EMU_STREAMS=lazy TANDEM_EMU_ORDER=reverse $(CUDA_GO) test -tags cuda -count=1 $(CUDA_EMULATED)
+	$(CUDA_GO) test -tags 'cuda e2e' -count=1 -run OnDevices ./test/e2e
 	TANDEM_EMU_STREAMS=lazy TANDEM_EMU_ORDER=reverse $(CUDA_GO) test -tags cuda -count=1 -run NCCL ./engine/comm
 
 cuda-env:
