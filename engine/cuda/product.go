@@ -37,7 +37,7 @@ func (b *Backend) product(m matrix, mode int) (product, error) {
 		if err != nil {
 			return err
 		}
-		b.args.Reset().Ptr(y).Ptr(m.at).Ptr(x).Ptr(bias).I32(rows).I32(m.n).I32(m.k).I32(mode).I32(kernels.SiLU)
+		b.args.Reset().Ptr(y).Ptr(m.at).Ptr(x).Ptr(bias).I32(rows).I32(m.n).I32(m.k).I32(mode).I32(kernels.SiLU).I32(0)
 		return b.launch(few[n], kernels.Gemv(m.n))
 	}
 	many := func(y, x, bias gpu.Ptr, rows int) error { return b.inPieces(gemv, &m, mode, y, x, bias, rows) }
@@ -67,7 +67,7 @@ func (b *Backend) product(m matrix, mode int) (product, error) {
 func (b *Backend) ownProduct(m matrix, mode int) (product, error) {
 	k, err := b.large("td_gemm_bf16", kernels.Gemm(1, m.n))
 	return func(y, x, bias gpu.Ptr, rows int) error {
-		b.args.Reset().Ptr(y).Ptr(m.at).Ptr(x).Ptr(bias).I32(rows).I32(m.n).I32(m.k).I32(mode).I32(kernels.SiLU)
+		b.args.Reset().Ptr(y).Ptr(m.at).Ptr(x).Ptr(bias).I32(rows).I32(m.n).I32(m.k).I32(mode).I32(kernels.SiLU).I32(0)
 		return b.launch(k, kernels.Gemm(rows, m.n))
 	}, err
 }

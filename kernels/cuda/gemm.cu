@@ -79,7 +79,7 @@ struct Gemm {
           for (int e = 0; e < 2; e++) {
             const int col = col0 + wc + j * 8 + 2 * t + e;
             const float up = j % 2 ? 0.0f : acc[i][j % 2 ? j : j + 1][2 * r + e];
-            if (col < n) finish(p, n, row, col, acc[i][j][2 * r + e], up);
+            if (col < n) finish(p, row, col, acc[i][j][2 * r + e], up);
           }
         }
       }
@@ -91,9 +91,9 @@ struct Gemm {
 // shared memory.
 extern "C" __global__ void __launch_bounds__(GEMM_THREADS, 2)
     td_gemm_bf16(void *y, const void *w, const bf16 *x, const float *bias, int32_t rows, int32_t n, int32_t k,
-                 int32_t mode, int32_t act) {
+                 int32_t mode, int32_t act, int32_t ldy) {
   overlap();
-  const Gemm gemm = {(const bf16 *)w, Product{y, x, nullptr, bias, rows, mode, act}, n, k};
+  const Gemm gemm = {(const bf16 *)w, Product{y, x, nullptr, bias, rows, mode, act, row_stride(ldy, n, mode)}, n, k};
   gemm.run((int)blockIdx.x * GEMM_TILE, (int)blockIdx.y * GEMM_TILE);
 }
 

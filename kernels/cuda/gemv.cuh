@@ -109,7 +109,7 @@ template <class F, int NT> static __device__ __forceinline__ void gemv(const Wei
       v += part[j][row][in_tile];
       if (p.mode == OUT_GATED) up += part[j][row][in_tile + 8];
     }
-    finish(p, w.n, row, col, v, up);
+    finish(p, row, col, v, up);
   }
 }
 
@@ -119,6 +119,8 @@ template <class F, int NT> static __device__ __forceinline__ void gemv(const Wei
 //   x     [rows, k] bf16
 //   bias  [n] f32 or null, in the order of the weight's rows
 //   act   of mode OUT_GATED: 0 SiLU, 1 GELU by tanh, 2 GELU by erf
+//   ldy   elements from row to row of y, 0 for no gaps: weights of several formats
+//         that are stacked write their columns of one y
 // k % 8 == 0 for bf16, else k % 32 == 0. Grid (ceil(n/16)), block 256.
 //
 // td_moe_gemv_FORMAT_rN does the same for experts.
@@ -130,9 +132,9 @@ template <class F, int NT> static __device__ __forceinline__ void gemv(const Wei
 #define GEMV(F, NAME, NT, BLOCKS)                                                                                    \
   extern "C" __global__ void __launch_bounds__(256, BLOCKS)                                                          \
       td_gemv_##NAME(void *y, const void *w, const bf16 *x, const float *bias, int32_t rows, int32_t n, int32_t k,    \
-                     int32_t mode, int32_t act) {                                                                    \
+                     int32_t mode, int32_t act, int32_t ldy) {                                                       \
     overlap_begin();                                                                                                 \
-    gemv<F, NT>(Weights{(const uint8_t *)w, n, k}, Product{y, x, nullptr, bias, rows, mode, act});                   \
+    gemv<F, NT>(Weights{(const uint8_t *)w, n, k}, Product{y, x, nullptr, bias, rows, mode, act, row_stride(ldy, n, mode)});                   \
   }                                                                                                                  \
   extern "C" __global__ void __launch_bounds__(256, BLOCKS)                                                          \
       td_moe_gemv_##NAME(void *y, const void *w, const bf16 *x, const int32_t *x_row, const int32_t *runs,            \

@@ -64,14 +64,14 @@ attn_decode_{bf16|f16|e4m3} 128 td_attn_decode_$1_{64_g8|64_g16|128_g8|128_g16|2
 attn_prefill_{bf16|f16|e4m3} 128 td_attn_prefill_$1_{64|128|256} out:p q:p k:p v:p tiles:p row_start:p pos_start:p page_start:p pages:p heads:i kv_heads:i head_dim:i block_tokens:i block_stride:l scale:f v_scale:f
 blocks 256 td_blocks_{gather|scatter} to:p from:p ids:p parts:i part_stride:l block_stride:l part_bytes:l
 blocks 256 td_blocks_copy cache:p pairs:p parts:i part_stride:l block_stride:l part_bytes:l
-gemm 256 td_gemm_bf16 y:p w:p x:p bias:p rows:i n:i k:i mode:i act:i
+gemm 256 td_gemm_bf16 y:p w:p x:p bias:p rows:i n:i k:i mode:i act:i ldy:i
 gemm 256 td_moe_gemm_bf16 y:p w:p x:p x_row:p runs:p run_count:p w_stride:l n:i k:i mode:i act:i
 moe 256 td_router logits:p x:p norm:p w:p rows:i experts:i hidden:i eps:f
 moe 128 td_router_few logits:p x:p norm:p w:p rows:i experts:i hidden:i eps:f
 moe 128 td_moe_route expert:p weight:p logits:p rows:i experts:i used:i renorm:i
 moe 1024 td_moe_sort slot:p slot_row:p runs:p run_count:p expert:p n:i used:i first:i held:i per:i
 moe 128 td_moe_combine_{f32|bf16} x:p y:p slot:p weight:p used:i hidden:i add:i
-gemv_{bf16|q4|q4m|q5|q5m|q6|q8|f8} 256 td_gemv_$1_{r8|r16|r32} y:p w:p x:p bias:p rows:i n:i k:i mode:i act:i
+gemv_{bf16|q4|q4m|q5|q5m|q6|q8|f8} 256 td_gemv_$1_{r8|r16|r32} y:p w:p x:p bias:p rows:i n:i k:i mode:i act:i ldy:i
 gemv_{bf16|q4|q4m|q5|q5m|q6|q8|f8} 256 td_moe_gemv_$1_{r8|r16|r32} y:p w:p x:p x_row:p runs:p run_count:p w_stride:l n:i k:i mode:i act:i
 gemv_{q4|q4m|q5|q5m|q6|q8|f8} 256 td_dequant_$1 out:p w:p n:i k:i
 gemv_{q4|q4m|q5|q5m|q6|q8|f8} 128 td_embed_$1 out:p w:p ids:p n:i k:i

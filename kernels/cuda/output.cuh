@@ -16,18 +16,19 @@ struct Product {
   const int32_t *x_row; // row of x for each row of y, or null for the same
   const float *bias;
   int rows, mode, act;
+  int stride; // elements from row to row of y
 };
 
 // finish stores the sum v of a row and column; in mode OUT_GATED v is a gate and
 // up the sum eight columns on.
-static __device__ __forceinline__ void finish(const Product &p, int n, int row, int col, float v, float up) {
+static __device__ __forceinline__ void finish(const Product &p, int row, int col, float v, float up) {
   if (p.mode == OUT_GATED) {
     if (p.bias) v += p.bias[col], up += p.bias[col + 8];
-    ((bf16 *)p.y)[(int64_t)row * (n / 2) + col / 16 * 8 + col % 16] = float_to_bf16(activate(v, p.act) * up);
+    ((bf16 *)p.y)[(int64_t)row * p.stride + col / 16 * 8 + col % 16] = float_to_bf16(activate(v, p.act) * up);
     return;
   }
   if (p.bias) v += p.bias[col];
-  const int64_t at = (int64_t)row * n + col;
+  const int64_t at = (int64_t)row * p.stride + col;
   if (p.mode == OUT_STORE) ((float *)p.y)[at] = v;
   else if (p.mode == OUT_ADD) ((float *)p.y)[at] += v;
   else ((bf16 *)p.y)[at] = float_to_bf16(v);
@@ -39,5 +40,10 @@ static __device__ __forceinline__ Product run_product(void *y, const bf16 *x, co
                                                       int mode, int act) {
   const int64_t width = mode == OUT_GATED ? n / 2 : n, size = mode == OUT_GATED || mode == OUT_BF16 ? 2 : 4;
   return Product{(uint8_t *)y + run.y * width * size, x_row ? x : x + (int64_t)run.y * k, x_row ? x_row + run.y : nullptr,
-                 nullptr, run.z, mode, act};
+                 nullptr, run.z, mode, act, (int)width};
+}
+
+// row_stride is what a parameter ldy means: 0 stands for rows without gaps.
+static __device__ __forceinline__ int row_stride(int ldy, int n, int mode) {
+  return ldy ? ldy : mode == OUT_GATED ? n / 2 : n;
 }

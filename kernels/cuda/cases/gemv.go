@@ -2,6 +2,7 @@ package cases
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 
 	"tandem/kernels/cuda"
@@ -97,25 +98,26 @@ var allFormats = []cuda.Format{
 	cuda.FormatBF16, cuda.FormatQ4, cuda.FormatQ4M, cuda.FormatQ5, cuda.FormatQ5M, cuda.FormatQ6, cuda.FormatQ8, cuda.FormatF8,
 }
 
-type gemvShape struct{ rows, n, k, mode int }
+// gap is the elements between rows of y.
+type gemvShape struct{ rows, n, k, mode, gap int }
 
 func gemvCases() []Case {
 	var all []Case
 	for _, f := range allFormats {
 		for _, s := range []gemvShape{
-			{1, 16, 64, cuda.OutStore},
-			{3, 40, 96, cuda.OutAdd},
-			{8, 33, 608, cuda.OutBF16},
-			{1, 48, 1120, cuda.OutGated},
-			{13, 32, 160, cuda.OutGated},
-			{16, 17, 32, cuda.OutStore},
-			{29, 31, 192, cuda.OutAdd},
+			{1, 16, 64, cuda.OutStore, 0},
+			{3, 40, 96, cuda.OutAdd, 0},
+			{8, 33, 608, cuda.OutBF16, 5},
+			{1, 48, 1120, cuda.OutGated, 0},
+			{13, 32, 160, cuda.OutGated, 24},
+			{16, 17, 32, cuda.OutStore, 0},
+			{29, 31, 192, cuda.OutAdd, 1},
 		} {
 			all = append(all, gemvCase(f, s))
 		}
 		all = append(all, dequantCases(f)...)
 	}
-	plain := gemvCase(cuda.FormatBF16, gemvShape{2, 24, 72, cuda.OutStore})
+	plain := gemvCase(cuda.FormatBF16, gemvShape{2, 24, 72, cuda.OutStore, 0})
 	return append(all, plain)
 }
 
@@ -134,13 +136,14 @@ func gemvCase(f cuda.Format, s gemvShape) Case {
 		y[i] += b[i%s.n]
 	}
 	out, want := output(r, s.mode, y, s.rows, s.n, cuda.SiLU)
+	ldy := spread(&out, &want, s.rows, s.gap)
 	per, err := cuda.GemvRows(s.rows)
 	if err != nil {
 		panic(err)
 	}
 	return Case{
 		Name: name, Kernel: fmt.Sprintf("td_gemv_%s_r%d", f, per), Launch: cuda.Gemv(s.n),
-		Args:  []Arg{out, w.arg, encode(BF16, x), bias, i32(s.rows), i32(s.n), i32(s.k), i32(s.mode), i32(cuda.SiLU)},
+		Args:  []Arg{out, w.arg, encode(BF16, x), bias, i32(s.rows), i32(s.n), i32(s.k), i32(s.mode), i32(cuda.SiLU), i32(ldy)},
 		Wants: []Want{want},
 	}
 }
@@ -164,6 +167,25 @@ func output(r *rand.Rand, mode int, y []float64, rows, n, act int) (Arg, Want) {
 		return blank(BF16, len(y)), Want{0, BF16, y, bf16Rel, 1e-3}
 	}
 	return blank(F32, len(y)), Want{0, F32, y, f32Rel, 1e-3}
+}
+
+// spread puts gaps between the rows of an output and returns the parameter ldy.
+func spread(out *Arg, want *Want, rows, gap int) int {
+	if gap == 0 {
+		return 0
+	}
+	width, size := len(want.Values)/rows, want.Elem.size()
+	wide, values := blank(want.Elem, rows*(width+gap)), make([]float64, rows*(width+gap))
+	for i := range values {
+		values[i] = math.NaN()
+	}
+	for i := range rows {
+		at := i * (width + gap)
+		copy(wide.Data[at*size:], out.Data[i*width*size:(i+1)*width*size])
+		copy(values[at:], want.Values[i*width:(i+1)*width])
+	}
+	*out, want.Values = wide, values
+	return width + gap
 }
 
 func dequantCases(f cuda.Format) []Case {

@@ -12,13 +12,13 @@ import (
 func gemmCases() []Case {
 	var all []Case
 	for _, s := range []gemvShape{
-		{1, 8, 8, cuda.OutStore},
-		{130, 136, 72, cuda.OutStore},
-		{5, 260, 320, cuda.OutAdd},
-		{129, 64, 136, cuda.OutGated},
-		{33, 144, 200, cuda.OutBF16},
+		{1, 8, 8, cuda.OutStore, 0},
+		{130, 136, 72, cuda.OutStore, 7},
+		{5, 260, 320, cuda.OutAdd, 0},
+		{129, 64, 136, cuda.OutGated, 2},
+		{33, 144, 200, cuda.OutBF16, 0},
 	} {
-		c := gemvCase(cuda.FormatBF16, gemvShape{min(s.rows, 32), s.n, s.k, s.mode})
+		c := gemvCase(cuda.FormatBF16, gemvShape{min(s.rows, 32), s.n, s.k, s.mode, s.gap})
 		if s.rows > 32 {
 			c = manyRows(s)
 		}
@@ -39,8 +39,9 @@ func manyRows(s gemvShape) Case {
 		y[i] += b[i%s.n]
 	}
 	out, want := output(r, s.mode, y, s.rows, s.n, cuda.SiLU)
+	ldy := spread(&out, &want, s.rows, s.gap)
 	return Case{
-		Args:  []Arg{out, w.arg, encode(BF16, x), encode(F32, b), i32(s.rows), i32(s.n), i32(s.k), i32(s.mode), i32(cuda.SiLU)},
+		Args:  []Arg{out, w.arg, encode(BF16, x), encode(F32, b), i32(s.rows), i32(s.n), i32(s.k), i32(s.mode), i32(cuda.SiLU), i32(ldy)},
 		Wants: []Want{want},
 	}
 }

@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -15,7 +18,9 @@ import (
 )
 
 // The table runs on the emulator, or, with TANDEM_GPU=1, on the machine's own
-// device. TANDEM_CASES is a part of the names of those to run.
+// device. TANDEM_CASES is a part of the names of those to run. TANDEM_TARGET is the
+// only target whose PTX is run, TANDEM_CUBINS a folder of compiled modules to run
+// instead.
 func TestMain(m *testing.M) {
 	if os.Getenv("TANDEM_GPU") == "" {
 		lib, err := emu.Build()
@@ -48,17 +53,11 @@ func TestCases(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	targets := cuda.Targets
-	for i, target := range targets {
-		if i > 0 && os.Getenv("TANDEM_GPU") == "" {
-			break // the emulator runs the sources, whichever PTX it is given
-		}
+	for _, target := range targets(t) {
 		r := &runner{d: d, target: target, modules: map[string]*gpu.Module{}}
 		err := d.Do(func() (err error) {
-			if r.s, err = d.NewStream(0); err != nil {
-				return err
-			}
-			return r.load()
+			r.s, err = d.NewStream(0)
+			return err
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -76,17 +75,54 @@ func TestCases(t *testing.T) {
 	}
 }
 
-func (r *runner) load() error {
+// targets are those whose PTX is run. The emulator runs the sources, whichever PTX
+// it is given; an old device cannot run that of later ones.
+func targets(t *testing.T) []int {
+	all := cuda.Targets
+	if os.Getenv("TANDEM_GPU") == "" || os.Getenv("TANDEM_CUBINS") != "" {
+		return all[:1]
+	}
+	if only := os.Getenv("TANDEM_TARGET"); only != "" {
+		n, err := strconv.Atoi(only)
+		if err != nil || !slices.Contains(all, n) {
+			t.Fatalf("TANDEM_TARGET is %q, must be one of %v", only, all)
+		}
+		return []int{n}
+	}
+	return all
+}
+
+// module loads the code when the first of its cases runs.
+func (r *runner) module(name string) (*gpu.Module, error) {
+	if m, ok := r.modules[name]; ok {
+		return m, nil
+	}
+	image, err := r.image(name)
+	if err != nil {
+		return nil, err
+	}
+	m, err := r.d.Load(image)
+	if err != nil {
+		return nil, fmt.Errorf("module %s: %w", name, err)
+	}
+	r.modules[name] = m
+	return m, nil
+}
+
+func (r *runner) image(name string) ([]byte, error) {
+	if dir := os.Getenv("TANDEM_CUBINS"); dir != "" {
+		return os.ReadFile(filepath.Join(dir, name+".cubin"))
+	}
 	mods, err := cuda.Modules(r.target)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, m := range mods {
-		if r.modules[m.Name], err = r.d.Load(m.PTX); err != nil {
-			return fmt.Errorf("module %s: %w", m.Name, err)
+		if m.Name == name {
+			return m.PTX, nil
 		}
 	}
-	return nil
+	return nil, fmt.Errorf("there is no module %s", name)
 }
 
 func (r *runner) run(c *Case) (err error) {
@@ -94,7 +130,11 @@ func (r *runner) run(c *Case) (err error) {
 	if err != nil {
 		return err
 	}
-	entry, err := r.modules[k.Module].Kernel(k.Name)
+	mod, err := r.module(k.Module)
+	if err != nil {
+		return err
+	}
+	entry, err := mod.Kernel(k.Name)
 	if err != nil {
 		return err
 	}
