@@ -102,5 +102,10 @@ bench-frontend: build ## what the frontend adds to a stream, beside other proxie
 
 include kernels/cuda/cuda.mk
 
+.PHONY: kernels
+kernels: ## compile the CUDA kernels to PTX, by a compiler that the package index of pip has
+	@.ci/need go pip
+	@$(GO) run ./kernels/cuda/gen .cache/cuda
+
 clean:
 	rm -rf bin .cache .tools
