@@ -21,6 +21,9 @@ type matrix struct {
 	// plain holds a small weight of an unquantised file in float32, on the host until
 	// the seal: it may be the router of experts, which needs all its digits.
 	plain []float32
+	// parts are the weights that it is stacked of, where their formats differ; then
+	// at is none.
+	parts []matrix
 }
 
 // routerElems is the most elements of a weight that may be a router.
@@ -58,17 +61,52 @@ func (b *Backend) load(parts []tensor.Host, gateUp bool) (tensor.Matrix, error) 
 			return tensor.None, err
 		}
 	}
-	data, err := src.pack(m.format)
+	groups := [][]tensor.Host{parts}
+	if !gateUp {
+		groups = byFormat(parts)
+	}
+	if len(groups) == 1 {
+		err = b.pack(&m, src)
+	} else {
+		err = b.packParts(&m, groups)
+	}
 	if err != nil {
-		return tensor.None, fmt.Errorf("tensor %q: %w", parts[0].Name, err)
+		return tensor.None, err
 	}
-	if m.at, err = b.put(data); err != nil {
-		return tensor.None, fmt.Errorf("tensor %q: %w", parts[0].Name, err)
-	}
-	m.bytes = int64(len(data))
 	b.matrices = append(b.matrices, m)
 	b.loaded(parts)
 	return b.AddMatrix(pass.Matrix{Rows: m.n, Cols: m.k, GateUp: gateUp}), nil
+}
+
+// pack puts a weight of one format on the device.
+func (b *Backend) pack(m *matrix, src *stack) error {
+	data, err := src.pack(m.format)
+	if err == nil {
+		m.at, err = b.put(data)
+	}
+	if err != nil {
+		return fmt.Errorf("tensor %q: %w", src.parts[0].Name, err)
+	}
+	m.bytes = int64(len(data))
+	return nil
+}
+
+// packParts puts weights of several formats on the device, so that each keeps its
+// quantisation.
+func (b *Backend) packParts(m *matrix, groups [][]tensor.Host) error {
+	for _, g := range groups {
+		src, err := newStack(g, false)
+		if err != nil {
+			return err
+		}
+		p := matrix{n: src.rows, k: src.cols, format: src.format()}
+		if err := b.pack(&p, src); err != nil {
+			return err
+		}
+		m.parts = append(m.parts, p)
+		m.bytes += p.bytes
+	}
+	return nil
 }
 
 // Vector loads parts one after another as float32. They must be F32, F16 or BF16.

@@ -25,6 +25,49 @@ const weightScratch = 64 << 20
 
 // product prepares the kernels of a weight.
 func (b *Backend) product(m matrix, mode int) (product, error) {
+	if len(m.parts) > 0 {
+		return b.stacked(m, mode)
+	}
+	stride := m.n
+	if mode == kernels.OutGated {
+		stride = m.n / 2
+	}
+	return b.columns(m, mode, stride)
+}
+
+// stacked multiplies with parts of several formats, each of which writes its
+// columns of y.
+func (b *Backend) stacked(m matrix, mode int) (product, error) {
+	each := make([]product, len(m.parts))
+	for i, p := range m.parts {
+		var err error
+		if each[i], err = b.columns(p, mode, m.n); err != nil {
+			return nil, err
+		}
+	}
+	size := int64(outBytes(mode))
+	return func(y, x, bias gpu.Ptr, rows int) error {
+		at := 0
+		for i, p := range m.parts {
+			if err := each[i](y.At(int64(at)*size), x, biasAt(bias, at), rows); err != nil {
+				return err
+			}
+			at += p.n
+		}
+		return nil
+	}, nil
+}
+
+// outBytes is the size of an element of y.
+func outBytes(mode int) int {
+	if mode == kernels.OutGated || mode == kernels.OutBF16 {
+		return 2
+	}
+	return 4
+}
+
+// columns prepares the kernels of a weight whose rows of y are stride elements apart.
+func (b *Backend) columns(m matrix, mode, stride int) (product, error) {
 	few := map[int]*kernel{}
 	for _, n := range []int{8, 16, 32} {
 		var err error
@@ -37,16 +80,18 @@ func (b *Backend) product(m matrix, mode int) (product, error) {
 		if err != nil {
 			return err
 		}
-		b.args.Reset().Ptr(y).Ptr(m.at).Ptr(x).Ptr(bias).I32(rows).I32(m.n).I32(m.k).I32(mode).I32(kernels.SiLU).I32(0)
+		b.args.Reset().Ptr(y).Ptr(m.at).Ptr(x).Ptr(bias).I32(rows).I32(m.n).I32(m.k).I32(mode).I32(kernels.SiLU).I32(stride)
 		return b.launch(few[n], kernels.Gemv(m.n))
 	}
-	many := func(y, x, bias gpu.Ptr, rows int) error { return b.inPieces(gemv, &m, mode, y, x, bias, rows) }
+	many := func(y, x, bias gpu.Ptr, rows int) error {
+		return inPieces(gemv, m.k, stride*outBytes(mode), y, x, bias, rows)
+	}
 	var err error
 	switch {
 	case b.multi != nil && m.n%8 == 0:
-		many, err = b.manyRows(m, mode)
+		many, err = b.manyRows(m, mode, stride)
 	case m.format == kernels.FormatBF16:
-		many, err = b.ownProduct(m, mode)
+		many, err = b.ownProduct(m, mode, stride)
 	}
 	if err != nil {
 		return nil, err
@@ -64,25 +109,19 @@ func (b *Backend) product(m matrix, mode int) (product, error) {
 
 // ownProduct multiplies a plain weight by our own kernel, where cuBLASLt is not at
 // hand or does not take the sizes.
-func (b *Backend) ownProduct(m matrix, mode int) (product, error) {
+func (b *Backend) ownProduct(m matrix, mode, stride int) (product, error) {
 	k, err := b.large("td_gemm_bf16", kernels.Gemm(1, m.n))
 	return func(y, x, bias gpu.Ptr, rows int) error {
-		b.args.Reset().Ptr(y).Ptr(m.at).Ptr(x).Ptr(bias).I32(rows).I32(m.n).I32(m.k).I32(mode).I32(kernels.SiLU).I32(0)
+		b.args.Reset().Ptr(y).Ptr(m.at).Ptr(x).Ptr(bias).I32(rows).I32(m.n).I32(m.k).I32(mode).I32(kernels.SiLU).I32(stride)
 		return b.launch(k, kernels.Gemm(rows, m.n))
 	}, err
 }
 
 // inPieces reads the weight again for every 32 rows: slow, and right for all sizes.
-func (b *Backend) inPieces(gemv product, m *matrix, mode int, y, x, bias gpu.Ptr, rows int) error {
-	width := int64(4 * m.n)
-	switch mode {
-	case kernels.OutGated:
-		width = int64(m.n)
-	case kernels.OutBF16:
-		width = int64(2 * m.n)
-	}
+// k is the width of x, stride the bytes from row to row of y.
+func inPieces(gemv product, k, stride int, y, x, bias gpu.Ptr, rows int) error {
 	for at := 0; at < rows; at += fewRows {
-		if err := gemv(y.At(int64(at)*width), x.At(int64(at*m.k)*2), bias, min(fewRows, rows-at)); err != nil {
+		if err := gemv(y.At(int64(at)*int64(stride)), x.At(int64(at*k)*2), bias, min(fewRows, rows-at)); err != nil {
 			return err
 		}
 	}
@@ -91,7 +130,7 @@ func (b *Backend) inPieces(gemv product, m *matrix, mode int, y, x, bias gpu.Ptr
 
 // manyRows multiplies by cuBLASLt, a quantised weight in parts that are decoded to
 // bf16 before.
-func (b *Backend) manyRows(m matrix, mode int) (product, error) {
+func (b *Backend) manyRows(m matrix, mode, stride int) (product, error) {
 	var dequant, act *kernel
 	var err error
 	part := m.n // rows of the weight at once
@@ -105,12 +144,12 @@ func (b *Backend) manyRows(m matrix, mode int) (product, error) {
 		return nil, err
 	}
 	return func(y, x, bias gpu.Ptr, rows int) error {
-		to, out, size := y, gemm.F32, 4
+		to, between, out, size := y, stride, gemm.F32, outBytes(mode)
 		if mode == kernels.OutGated {
-			to = b.scratch.wide
+			to, between = b.scratch.wide, m.n
 		}
-		if mode == kernels.OutGated || mode == kernels.OutBF16 {
-			out, size = gemm.BF16, 2
+		if size == 2 {
+			out = gemm.BF16
 		}
 		for at := 0; at < m.n; at += part {
 			n, w := min(part, m.n-at), m.at
@@ -121,7 +160,7 @@ func (b *Backend) manyRows(m matrix, mode int) (product, error) {
 					return err
 				}
 			}
-			op := gemm.Op{M: rows, N: n, K: m.k, In: gemm.BF16, Out: out, Add: mode == kernels.OutAdd, Bias: bias != 0, StrideY: m.n}
+			op := gemm.Op{M: rows, N: n, K: m.k, In: gemm.BF16, Out: out, Add: mode == kernels.OutAdd, Bias: bias != 0, StrideY: between}
 			b.progress.Add(1)
 			if err := b.multi.Multiply(b.stream, op, to.At(int64(at*size)), x, w, biasAt(bias, at)); err != nil {
 				return err

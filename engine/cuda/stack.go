@@ -57,6 +57,18 @@ func (s *stack) format() kernels.Format {
 	return f
 }
 
+// byFormat groups tensors that stand together and have the same format.
+func byFormat(parts []tensor.Host) (groups [][]tensor.Host) {
+	for i, h := range parts {
+		if i == 0 || formats[h.DType] != formats[parts[i-1].DType] {
+			groups = append(groups, nil)
+		}
+		last := len(groups) - 1
+		groups[last] = append(groups[last], h)
+	}
+	return groups
+}
+
 // row finds row i of the weight.
 func (s *stack) row(i int) (tensor.Host, int) {
 	if s.gateUp {
