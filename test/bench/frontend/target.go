@@ -27,7 +27,7 @@ type target struct {
 	paced rounds
 	burst rounds
 	took  float64 // processor seconds of the bursts
-	bytes float64 // of memory for one more open stream, below 0 = unknown
+	bytes float64 // of memory for one more open stream
 	all   float64 // bytes of memory with open streams
 	open  int
 }
@@ -60,7 +60,7 @@ func startStubs() (addrs map[string]string, stop func(), err error) {
 
 // launch starts a proxy and waits until it answers chats.
 func launch(dir, name, auth string, port int, env []string, bin string, args ...string) (*target, error) {
-	t := &target{name: name, auth: auth, url: "http://127.0.0.1:" + strconv.Itoa(port), log: filepath.Join(dir, strings.ReplaceAll(name, " ", "-")+".log"), bytes: -1}
+	t := &target{name: name, auth: auth, url: "http://127.0.0.1:" + strconv.Itoa(port), log: filepath.Join(dir, strings.ReplaceAll(name, " ", "-")+".log")}
 	f, err := os.Create(t.log)
 	if err != nil {
 		return nil, fmt.Errorf("log of %s: %w", name, err)
