@@ -1,21 +1,85 @@
 package disagg
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"tandem/serve/discovery"
+	"tandem/serve/openai"
 )
 
 type legScript = func(int, seen, http.ResponseWriter, *http.Request)
 
-// early makes a generation-first rig.
+// arrivals are the gen legs that have reached a worker, by id.
+type arrivals struct {
+	mu   sync.Mutex
+	came map[int64]chan struct{}
+}
+
+func (a *arrivals) of(id int64) chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.came[id] == nil {
+		a.came[id] = make(chan struct{})
+	}
+	return a.came[id]
+}
+
+// gen notes a leg that came.
+func (a *arrivals) gen(then legScript) legScript {
+	return func(n int, q seen, w http.ResponseWriter, r *http.Request) {
+		if came := a.of(q.params.DisaggRequestID); !isClosed(came) { // one leg of a request runs at a time
+			close(came)
+		}
+		then(n, q, w, r)
+	}
+}
+
+// ctx lets a script wait for the gen leg of its request. Both legs are on their way at once, over two connections: without
+// this the ctx worker may have answered, and the gen leg be cut, before the gen worker has seen anything.
+func (a *arrivals) ctx(then legScript) legScript {
+	return func(n int, q seen, w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(string(q.body["disaggregated_params"]), openai.GenerationFirst) {
+			after(a.of(q.params.DisaggRequestID), then)(n, q, w, r)
+			return
+		}
+		then(n, q, w, r)
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// early makes a generation-first rig whose ctx workers act when the gen leg has come.
 func early(t *testing.T, ctx, gen []legScript, opts ...rigOption) *rig {
+	t.Helper()
+	a := &arrivals{came: map[int64]chan struct{}{}}
+	wrap := func(list []legScript, with func(legScript) legScript) (out []legScript) {
+		for _, f := range list {
+			out = append(out, with(f))
+		}
+		return out
+	}
+	return anyOrder(t, wrap(ctx, a.ctx), wrap(gen, a.gen), opts...)
+}
+
+// anyOrder makes a generation-first rig whose workers act at once.
+func anyOrder(t *testing.T, ctx, gen []legScript, opts ...rigOption) *rig {
 	t.Helper()
 	var cs, gs []*stub
 	for _, f := range ctx {
@@ -239,7 +303,8 @@ func TestGenerationFirstRetries(t *testing.T) {
 			r := early(t, []legScript{failing(tc.ctx, ctxReply{}.script)}, []legScript{failing(tc.gen, waits)})
 			r.post(completions, hello).wantOK(t, "ABC")
 			c, g := r.ctx[0].requests(), r.gen[0].requests()
-			if len(g) != 2 || g[0].params.DisaggRequestID == g[1].params.DisaggRequestID || c[len(c)-1].params.DisaggRequestID != g[1].params.DisaggRequestID {
+			if len(g) != 2 || g[0].params.DisaggRequestID == g[1].params.DisaggRequestID ||
+				!slices.ContainsFunc(c, func(q seen) bool { return q.params.DisaggRequestID == g[1].params.DisaggRequestID }) {
 				t.Errorf("legs %+v and %+v", c, g)
 			}
 			if got := r.obs.count("retry_requests " + map[int]string{1: "context", 0: "generation"}[tc.ctx]); got != 1 {
@@ -300,7 +365,7 @@ func TestGenerationFirstShowsTheFirstTokenOnce(t *testing.T) {
 		stream(w, `{"choices":[{"index":0,"text":"A","finish_reason":"length"}]}`, "[DONE]")
 	}
 	for range 100 {
-		r := early(t, []legScript{ctxReply{finish: "stop"}.script}, []legScript{gen})
+		r := anyOrder(t, []legScript{ctxReply{finish: "stop"}.script}, []legScript{gen})
 		for range 5 {
 			a := r.post(completions, inEvents(hello))
 			if a.status != 200 || strings.Count(a.raw, `"text":"A"`) != 1 || !strings.HasSuffix(a.raw, "data: [DONE]\n\n") {
@@ -331,19 +396,18 @@ func TestGenerationFirstClientLeaves(t *testing.T) {
 // TestGenerationFirstLostReply: the stream goes on when the ctx worker is lost after its blocks were fetched; it does not
 // when that worker says that it failed, and an answer without the ctx worker's is none.
 func TestGenerationFirstLostReply(t *testing.T) {
-	shown, go1 := make(chan struct{}), make(chan struct{})
+	body := inEvents(hello)
+	shown, failed := make(chan struct{}), make(chan struct{})
 	gen := func(_ int, _ seen, w http.ResponseWriter, r *http.Request) {
 		stream(w, chunkText("A"))
-		close(shown)
-		<-go1
+		select {
+		case <-failed:
+		case <-r.Context().Done():
+		}
 		stream(w, chunkText("B"), `{"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":2,"total_tokens":7,"prompt_tokens_details":{"cached_tokens":5}}}`, "[DONE]")
 	}
-	lost := after(shown, func(int, seen, http.ResponseWriter, *http.Request) {
-		time.AfterFunc(50*time.Millisecond, func() { close(go1) })
-		panic(http.ErrAbortHandler)
-	})
-	body := inEvents(hello)
-	a := early(t, []legScript{lost}, []legScript{gen}).post(completions, body)
+	lost := after(shown, func(int, seen, http.ResponseWriter, *http.Request) { close(failed); panic(http.ErrAbortHandler) })
+	a := early(t, []legScript{lost}, []legScript{gen}).postSeen(body, `"A"`, func() { close(shown) })
 	if len(a.events) != 4 || !strings.Contains(a.events[2], `"prompt_tokens":5,"completion_tokens":2,"total_tokens":7,"prompt_tokens_details":{"cached_tokens":0}`) {
 		t.Errorf("%q %v", a.events, a.err)
 	}
@@ -351,10 +415,9 @@ func TestGenerationFirstLostReply(t *testing.T) {
 	shown2 := make(chan struct{})
 	gen = func(_ int, _ seen, w http.ResponseWriter, r *http.Request) {
 		stream(w, chunkText("A"))
-		close(shown2)
 		<-r.Context().Done()
 	}
-	a = early(t, []legScript{after(shown2, status(500, "broke"))}, []legScript{gen}).post(completions, body)
+	a = early(t, []legScript{after(shown2, status(500, "broke"))}, []legScript{gen}).postSeen(body, `"A"`, func() { close(shown2) })
 	if len(a.events) != 2 || !strings.Contains(a.events[1], "broke") || strings.Contains(a.raw, "[DONE]") {
 		t.Errorf("%q", a.events)
 	}
@@ -367,6 +430,66 @@ func TestGenerationFirstLostReply(t *testing.T) {
 		}
 		if id := aborted(t, r.ctx[0]); id != r.ctx[0].requests()[len(r.ctx[0].requests())-1].params.DisaggRequestID {
 			t.Errorf("aborted %d", id)
+		}
+	}
+}
+
+// postSeen posts and calls then when the client has been told text.
+func (r *rig) postSeen(body, text string, then func()) (a answer) {
+	r.t.Helper()
+	req, err := http.NewRequestWithContext(r.t.Context(), http.MethodPost, r.front.URL+completions, strings.NewReader(body))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	for sc := bufio.NewScanner(resp.Body); ; {
+		if !sc.Scan() {
+			a.err = sc.Err()
+			break
+		}
+		a.raw += sc.Text() + "\n"
+		if d, ok := strings.CutPrefix(sc.Text(), "data: "); ok {
+			a.events = append(a.events, d)
+		}
+		if then != nil && strings.Contains(sc.Text(), text) {
+			then()
+			then = nil
+		}
+	}
+	if then != nil {
+		r.t.Errorf("%q was never told: %s", text, a.raw)
+		then()
+	}
+	return a
+}
+
+// TestGenerationFirstLossAtFirstToken: a ctx worker that is lost at the moment of the first token costs no answer. Either the
+// gen leg has it and goes on, or another attempt begins before the client has heard anything.
+func TestGenerationFirstLossAtFirstToken(t *testing.T) {
+	n := 100
+	if testing.Short() {
+		n = 20
+	}
+	gen := func(_ int, _ seen, w http.ResponseWriter, _ *http.Request) {
+		stream(w, chunkText("A"), chunkText("B"), `{"choices":[{"index":0,"text":"","finish_reason":"stop"}]}`, "[DONE]")
+	}
+	var legs atomic.Int64
+	ctx := func(n int, q seen, w http.ResponseWriter, r *http.Request) {
+		if legs.Add(1)%3 != 0 { // an attempt after one that failed succeeds
+			ctxReply{}.script(n, q, w, r)
+			return
+		}
+		panic(http.ErrAbortHandler)
+	}
+	r := early(t, []legScript{ctx}, []legScript{gen})
+	for range n {
+		a := r.post(completions, inEvents(hello))
+		if a.status != 200 || strings.Count(a.raw, `"text":"A"`) != 1 || strings.Count(a.raw, `"text":"B"`) != 1 || !strings.HasSuffix(a.raw, "data: [DONE]\n\n") {
+			t.Fatalf("%d %s", a.status, a.raw)
 		}
 	}
 }

@@ -16,6 +16,7 @@ const (
 	nobodyYet answerer = iota
 	genAnswers
 	ctxAnswers // the request ended with its first token
+	noAnswer   // the ctx leg failed before anybody answered: another attempt may
 )
 
 // meeting is what the two legs of a generation-first attempt know of each other.
@@ -66,6 +67,9 @@ func (m *meeting) ended(h *handoff, err *legError, finished bool) {
 	case err != nil:
 		if m.answers != genAnswers || !err.lost() {
 			m.stopGen(errOtherLeg)
+		}
+		if m.answers == nobodyYet {
+			m.answers = noAnswer // what gen has said and nobody read yet must not begin an answer that ends here
 		}
 	case finished:
 		h.settled = true // nothing is left to fetch
@@ -135,7 +139,7 @@ func (r *relay) gate(data []byte, finished bool) *legError {
 		return nil
 	}
 	if !g.out.relayed && !m.claim(genAnswers) {
-		return r.l.fail(faultGone, upstream("the context worker answers"), errOtherLeg)
+		return r.l.broken(errOtherLeg) // says why the leg was ended
 	}
 	if !finished && !hasUsage(data) || g.settled {
 		return nil
@@ -162,7 +166,7 @@ func (s *Server) meetWhole(l *leg, g *genAttempt) *legError {
 		return l.fail(faultGone, upstream("the context leg failed"), errOtherLeg)
 	}
 	if !g.meet.claim(genAnswers) {
-		return l.fail(faultGone, upstream("the context worker answers"), errOtherLeg)
+		return l.broken(errOtherLeg)
 	}
 	route := l.resp.Header.Get(openai.HeaderRoute)
 	if g.h != nil {

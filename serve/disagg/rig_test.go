@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -226,6 +227,14 @@ func (r *rig) silence(st *stub, done <-chan answer) answer {
 	}
 }
 
+// alarm fails the test when the server logs an error: a panic, or a failure that it cannot explain to a client.
+type alarm struct{ t *testing.T }
+
+func (a alarm) Write(p []byte) (int, error) {
+	a.t.Errorf("the server's log: %s", p)
+	return len(p), nil
+}
+
 // counter is the Observer of tests.
 type counter struct {
 	deaf
@@ -284,7 +293,10 @@ func newRig(t *testing.T, ctx, gen []*stub, opts ...rigOption) *rig {
 	if r.reg, err = discovery.New(dc, discovery.Options{Prober: r.probes}); err != nil {
 		t.Fatal(err)
 	}
-	parts := Parts{Registry: r.reg, Context: router.NewRoundRobin(), Generation: router.NewRoundRobin(), Observer: r.obs}
+	parts := Parts{
+		Registry: r.reg, Context: router.NewRoundRobin(), Generation: router.NewRoundRobin(), Observer: r.obs,
+		Log: slog.New(slog.NewTextHandler(alarm{t}, &slog.HandlerOptions{Level: slog.LevelError})),
+	}
 	for _, o := range opts {
 		o(r, &parts)
 	}
