@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -85,6 +86,7 @@ const (
 // ending is how one request ended.
 type ending struct {
 	kind, class string // class: of errors
+	id          string
 	stream      bool
 	begun, over time.Time
 	gen         string        // the worker that began the answer
@@ -109,6 +111,7 @@ type load struct {
 
 	stop    chan struct{}
 	wg      sync.WaitGroup
+	sent    atomic.Int64
 	running sync.Map // ending of each request that is open
 	hung    sync.Once
 
@@ -208,7 +211,7 @@ func (l *load) judge(e *ending, s sample, got, want *result, err error) {
 		if got == nil {
 			got = &result{}
 		}
-		l.t.Errorf("%s (stream %t, at %s, %v after its begin): %v\n got %s\nwant %s", s.name, e.stream, e.gen, e.over.Sub(e.begun), err, show(got), show(want))
+		l.t.Errorf("%s, %s (stream %t, at %s, %v after its begin): %v\n got %s\nwant %s", s.name, e.id, e.stream, e.gen, e.over.Sub(e.begun), err, show(got), show(want))
 		if errors.Is(err, errHangs) {
 			l.hung.Do(func() { l.dump(l.t) })
 		}
@@ -217,7 +220,7 @@ func (l *load) judge(e *ending, s sample, got, want *result, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.told[e.class]++; l.told[e.class] <= 3 {
-		l.t.Logf("%s after %v (stream %t, at %s): %v", s.name, e.over.Sub(e.begun).Round(time.Millisecond), e.stream, e.gen, err)
+		l.t.Logf("%s, %s after %v (stream %t, at %s): %v", s.name, e.id, e.over.Sub(e.begun).Round(time.Millisecond), e.stream, e.gen, err)
 	}
 }
 
@@ -240,7 +243,8 @@ func begins(want, got *result) bool {
 func (l *load) ask(ctx context.Context, cancel context.CancelCauseFunc, e *ending, s sample) (*result, error) {
 	timer := time.AfterFunc(silence, func() { cancel(errHangs) })
 	defer timer.Stop()
-	resp, err := post(ctx, l.url+s.path, s.streamed(e.stream))
+	e.id = fmt.Sprintf("chaos-%d", l.sent.Add(1)) // to find it in logs
+	resp, err := post(ctx, l.url+s.path, s.streamed(e.stream), "X-Request-ID", e.id)
 	if err != nil {
 		return nil, because(ctx, err)
 	}
