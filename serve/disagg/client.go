@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+	"time"
 
 	"tandem/serve/openai"
 )
@@ -20,21 +21,22 @@ var errClientGone = errors.New("the client does not read")
 
 // client is the answer side of one request. Not safe for concurrent use.
 type client struct {
-	w       http.ResponseWriter
-	events  *openai.EventWriter
-	expose  bool
-	status  int           // what was sent, 0 = nothing yet
-	usage   *openai.Usage // what the client was told
-	relayed bool          // an event of a gen worker went out, so no other attempt may follow
-	early   bool          // the first delta went out
-	roles   roles
-	id      int64    // disagg_request_id of the answer that went out
-	have    progress // of a stream
-	ending  func()   // is called before an answer is complete, nil = nothing
+	w        http.ResponseWriter
+	events   *openai.EventWriter
+	patience time.Duration // for the client to take a piece of its answer
+	expose   bool
+	status   int           // what was sent, 0 = nothing yet
+	usage    *openai.Usage // what the client was told
+	relayed  bool          // an event of a gen worker went out, so no other attempt may follow
+	early    bool          // the first delta went out
+	roles    roles
+	id       int64    // disagg_request_id of the answer that went out
+	have     progress // of a stream
+	ending   func()   // is called before an answer is complete, nil = nothing
 }
 
 func (s *Server) newClient(w http.ResponseWriter, p *RoutePlan) *client {
-	c := &client{roles: roles{}, w: w, events: openai.NewEventWriter(w, s.cfg.ClientWrite), expose: s.cfg.ExposeRouting}
+	c := &client{roles: roles{}, w: w, events: openai.NewEventWriter(w, s.cfg.ClientWrite), patience: s.cfg.ClientWrite, expose: s.cfg.ExposeRouting}
 	w.Header().Set(openai.HeaderRequestID, p.RequestID)
 	return c
 }
@@ -127,11 +129,8 @@ func (c *client) done() error {
 func (c *client) whole(body []byte) error {
 	c.ends()
 	c.status = http.StatusOK
-	h := c.w.Header()
-	h.Set("Content-Type", "application/json")
-	h.Set("Content-Length", strconv.Itoa(len(body)))
-	c.w.WriteHeader(http.StatusOK)
-	if _, err := c.w.Write(body); err != nil {
+	c.w.Header().Set("Content-Type", "application/json")
+	if err := openai.WriteBody(c.w, http.StatusOK, body, c.patience); err != nil {
 		return errors.Join(errClientGone, err)
 	}
 	return nil

@@ -3,15 +3,23 @@ package disagg
 import (
 	"encoding/json"
 	"net/http"
+	"time"
 
 	"tandem/serve/discovery"
 	"tandem/serve/openai"
 )
 
+// statusWrite is how long a client has to take a piece of what this page answers.
+const statusWrite = 30 * time.Second
+
 func writeJSON(w http.ResponseWriter, status int, v any) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		openai.WriteError(w, err)
+		return
+	}
 	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(v) // a client that left is no error
+	_ = openai.WriteBody(w, status, append(body, '\n'), statusWrite) // a client that left is no error
 }
 
 func (s *Server) models(w http.ResponseWriter, _ *http.Request) {

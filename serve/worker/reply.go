@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"slices"
+	"time"
 
 	"tandem/engine/request"
 	"tandem/engine/runner"
@@ -138,6 +139,9 @@ func idsOf(tokens []request.Token) []int32 {
 	return ids
 }
 
+// wholeWrite is how long a client has to take a piece of an answer that is no stream.
+const wholeWrite = 30 * time.Second
+
 // writeJSON answers 200 with v.
 func writeJSON(w http.ResponseWriter, v any) {
 	var buf bytes.Buffer
@@ -148,5 +152,5 @@ func writeJSON(w http.ResponseWriter, v any) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(buf.Bytes())
+	_ = openai.WriteBody(w, http.StatusOK, buf.Bytes(), wholeWrite) // a client that is gone needs no answer
 }
