@@ -108,17 +108,31 @@ static __device__ __forceinline__ u64 block_min(u64 x, u64 *scratch) {
   return x;
 }
 
-// scan calls fn(id, logit) for ids [first, end), coalesced.
-template <class Fn> static __device__ __forceinline__ void scan(const float *row, int vocab, Fn fn) {
-  if (vocab % 4 == 0) {
-#pragma unroll 4
-    for (int i = threadIdx.x; i < vocab / 4; i += SAMPLE_THREADS) {
-      const float4 v = ((const float4 *)row)[i];
-      fn(4 * i, v.x), fn(4 * i + 1, v.y), fn(4 * i + 2, v.z), fn(4 * i + 3, v.w);
-    }
+// scan calls fn(id, logit) for all ids, coalesced, with four loads of 16 bytes in
+// flight; where fn is long (an exp), with the next one, which saves code.
+template <bool Long, class Fn> static __device__ __forceinline__ void scan(const float *row, int vocab, Fn fn) {
+  if (vocab % 4) {
+#pragma unroll 1
+    for (int i = threadIdx.x; i < vocab; i += SAMPLE_THREADS) fn(i, row[i]);
     return;
   }
-  for (int i = threadIdx.x; i < vocab; i += SAMPLE_THREADS) fn(i, row[i]);
+  const float4 *from = (const float4 *)row;
+  const int n = vocab / 4;
+  if constexpr (Long) {
+    float4 next = (int)threadIdx.x < n ? from[threadIdx.x] : make_float4(0, 0, 0, 0);
+#pragma unroll 1
+    for (int i = threadIdx.x; i < n; i += SAMPLE_THREADS) {
+      const float4 v = next;
+      if (i + SAMPLE_THREADS < n) next = from[i + SAMPLE_THREADS];
+      fn(4 * i, v.x), fn(4 * i + 1, v.y), fn(4 * i + 2, v.z), fn(4 * i + 3, v.w);
+    }
+  } else {
+#pragma unroll 4
+    for (int i = threadIdx.x; i < n; i += SAMPLE_THREADS) {
+      const float4 v = from[i];
+      fn(4 * i, v.x), fn(4 * i + 1, v.y), fn(4 * i + 2, v.z), fn(4 * i + 3, v.w);
+    }
+  }
 }
 
 #define STATUS_OK 0
@@ -129,7 +143,7 @@ template <class Fn> static __device__ __forceinline__ void scan(const float *row
 static __device__ __forceinline__ int best(const float *row, int vocab, u64 *scratch, u64 *key) {
   u64 least = ~0ull;
   int bad = 0;
-  scan(row, vocab, [&](int id, float l) {
+  scan<false>(row, vocab, [&](int id, float l) {
     bad |= !(l < __int_as_float(0x7f800000)); // NaN or +Inf
     const u64 k = key_of(l, id);
     least = k < least ? k : least;
@@ -204,7 +218,7 @@ static __device__ void sort_keys(u64 *keys, int n) {
 static __device__ int gather(const Row &r, SampleShared &s, u64 low, bool from_start, u64 high) {
   if (threadIdx.x == 0) s.count = 0;
   __syncthreads();
-  scan(r.logits, r.vocab, [&](int id, float l) {
+  scan<false>(r.logits, r.vocab, [&](int id, float l) {
     const u64 k = key_of(l, id);
     if ((k > low || from_start) && k <= high) {
       const int at = atomicAdd(&s.count, 1);
@@ -256,12 +270,12 @@ static __device__ u64 crossing(SampleShared &s, int n, double base, double targe
 
 // Sums weights of keys up to each of seven pivots within (low, high], and in
 // sums[7] of the whole. Every thread gets the result.
-template <class Weight>
+template <bool Long, class Weight>
 static __device__ void sum_below(const Row &r, SampleShared &s, u64 low, bool from_start, u64 high,
                                  const u64 (&pivot)[7], double (&sums)[8], Weight weight) {
 #pragma unroll
   for (int j = 0; j < 8; j++) sums[j] = 0;
-  scan(r.logits, r.vocab, [&](int id, float l) {
+  scan<Long>(r.logits, r.vocab, [&](int id, float l) {
     const u64 k = key_of(l, id);
     if (!(k > low || from_start) || k > high) return;
     const double w = weight(l);
@@ -287,7 +301,7 @@ static __device__ void sum_below(const Row &r, SampleShared &s, u64 low, bool fr
 
 // find returns the first kept key at which the weights up to it reach target;
 // with share, target is that share of the kept weights. Otherwise the last key.
-template <class Weight>
+template <bool Long, class Weight>
 static __device__ u64 find(const Row &r, SampleShared &s, double target, bool share, float spread, Weight weight) {
   u64 low = 0, high = r.last, pivot[7];
   bool from_start = true;
@@ -296,7 +310,7 @@ static __device__ u64 find(const Row &r, SampleShared &s, double target, bool sh
     pivot[j] = key_of((float)(r.top - (double)spread * (double)(1 << j) * 0.5), -1);
   while (true) {
     double sums[8];
-    sum_below(r, s, low, from_start, high, pivot, sums, weight);
+    sum_below<Long>(r, s, low, from_start, high, pivot, sums, weight);
     if (share) target *= sums[7], share = false;
 #pragma unroll
     for (int j = 6; j >= 0; j--)
@@ -318,7 +332,7 @@ static __device__ u64 find(const Row &r, SampleShared &s, double target, bool sh
 static __device__ u64 at_least(const Row &r, SampleShared &s, double p) {
   const float bound = (float)(r.top + r.temperature * (log(p) - 1e-6)) - 1e-3f * (float)fabs(r.top) - 1e-6f;
   u64 last = 0;
-  scan(r.logits, r.vocab, [&](int id, float l) {
+  scan<true>(r.logits, r.vocab, [&](int id, float l) {
     if (l < bound) return;
     const u64 k = key_of(l, id);
     if (k <= r.last && k > last && r.weight(l) >= p) last = k;
@@ -330,16 +344,20 @@ static __device__ u64 at_least(const Row &r, SampleShared &s, double p) {
 // u of the total. The warps sum a part each, then parts of that part.
 static __device__ int walk(const Row &r, SampleShared &s, double u) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  auto kept = [&](int id) {
-    const float l = r.logits[id];
-    return key_of(l, id) <= r.last ? r.weight(l) : 0.0;
-  };
+  auto kept = [&](int id, float l) { return key_of(l, id) <= r.last ? r.weight(l) : 0.0; };
   int first = 0, length = r.vocab;
   double base = 0, target = 0;
   for (int level = 0; level < 2; level++) {
     const int part = (length + SAMPLE_WARPS - 1) / SAMPLE_WARPS, from = first + warp * part, to = min(min(from + part, first + length), r.vocab);
     double sum = 0;
-    for (int id = from + lane; id < to; id += 32) sum += kept(id);
+#pragma unroll 1
+    for (int id = from + lane; id < to; id += 32 * 8) {
+      float l[8]; // in flight together
+#pragma unroll
+      for (int i = 0; i < 8; i++) l[i] = id + 32 * i < to ? r.logits[id + 32 * i] : __int_as_float((int)0xff800000u);
+#pragma unroll
+      for (int i = 0; i < 8; i++) sum += kept(id + 32 * i, l[i]);
+    }
     sum = warp_sum(sum);
     if (lane == 0) s.total[warp] = sum;
     __syncthreads();
@@ -367,7 +385,7 @@ static __device__ int walk(const Row &r, SampleShared &s, double u) {
     int token = -1, last = 0;
     for (int from = first; from < first + length && token < 0; from += 32) {
       const int id = from + lane;
-      double w = id < first + length && id < r.vocab ? kept(id) : 0.0;
+      double w = id < first + length && id < r.vocab ? kept(id, r.logits[id]) : 0.0;
       const unsigned some = __ballot_sync(FULL_WARP, w > 0);
       if (some) last = from + 31 - __clz((int)some);
 #pragma unroll
@@ -396,7 +414,7 @@ static __device__ void logprobs(Row r, SampleShared &s, int token, int want, con
   const u64 own = key_of(r.logits[token], token);
   double sum = 0;
   int before = 0;
-  scan(r.logits, r.vocab, [&](int id, float l) {
+  scan<true>(r.logits, r.vocab, [&](int id, float l) {
     const u64 k = key_of(l, id);
     before += k < own;
     if (k <= r.last) sum += r.weight(l);
@@ -412,7 +430,7 @@ static __device__ void logprobs(Row r, SampleShared &s, int token, int want, con
   for (int i = threadIdx.x; i < MAX_TOP; i += SAMPLE_THREADS) out.top_ids[blockIdx.x * MAX_TOP + i] = -1;
   __syncthreads();
   if (want <= 0) return;
-  const u64 cut = find(r, s, (double)want, false, 1.0f, [](float) { return 1.0; });
+  const u64 cut = find<false>(r, s, (double)want, false, 1.0f, [](float) { return 1.0; });
   const int n = min(gather(r, s, 0, true, cut), want);
   if ((int)threadIdx.x < n) {
     const u64 k = s.keys[threadIdx.x];
@@ -451,9 +469,9 @@ extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS)
   if (p.temperature >= 1e-5) {
     r.last = key_of(-3.402823466e38f, -1);
     auto weight = [&](float l) { return r.weight(l); };
-    if (p.top_k > 0 && p.top_k < vocab) r.last = find(r, s, (double)p.top_k, false, 2.0f, [](float) { return 1.0; });
+    if (p.top_k > 0 && p.top_k < vocab) r.last = find<false>(r, s, (double)p.top_k, false, 2.0f, [](float) { return 1.0; });
     if (p.min_p > 0) r.last = at_least(r, s, p.min_p);
-    if (p.top_p < 1) r.last = find(r, s, p.top_p, true, (float)p.temperature, weight);
+    if (p.top_p < 1) r.last = find<true>(r, s, p.top_p, true, (float)p.temperature, weight);
     token = walk(r, s, uniform(p.seed, p.index, p.stream));
   }
   if (threadIdx.x == 0) {
