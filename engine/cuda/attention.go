@@ -23,11 +23,15 @@ func (b *Backend) attention(op *pass.Op) (step, error) {
 	}
 	keys, values := b.cache(a.Layer)
 	q, out, l := b.buffers[op.In], b.buffers[op.Out], b.decode.Launch(b.dev.Info().Multi)
-	if q.view() || out.view() {
+	if q.view() {
 		return nil, fmt.Errorf("attention of a view is not supported on CUDA")
 	}
+	to := out.at
+	if out.view() {
+		to = b.scratch.attended
+	}
 	in := &b.input
-	begin := func() *gpu.Args { return b.args.Reset().Ptr(out.at).Ptr(q.at).Ptr(keys).Ptr(values) }
+	begin := func() *gpu.Args { return b.args.Reset().Ptr(to).Ptr(q.at).Ptr(keys).Ptr(values) }
 	geometry := func() {
 		b.args.I32(a.Heads).I32(a.KVHeads).I32(a.HeadDim).I32(b.cfg.KV.BlockTokens).I64(b.blockStride()).F32(a.Scale).F32(1)
 	}
@@ -40,11 +44,17 @@ func (b *Backend) attention(op *pass.Op) (step, error) {
 				return err
 			}
 		}
-		if s.tiles == 0 {
+		if s.tiles > 0 {
+			begin().Ptr(in.chunks).Ptr(in.seqRow).Ptr(in.seqPos).Ptr(in.seqPage).Ptr(in.pages)
+			geometry()
+			if err := b.launch(chunks, b.prefill.Launch(s.tiles, a.KVHeads)); err != nil {
+				return err
+			}
+		}
+		if !out.view() {
 			return nil
 		}
-		begin().Ptr(in.chunks).Ptr(in.seqRow).Ptr(in.seqPos).Ptr(in.seqPage).Ptr(in.pages)
-		geometry()
-		return b.launch(chunks, b.prefill.Launch(s.tiles, a.KVHeads))
+		row := int64(out.width * out.size)
+		return b.stream.CopyRows(out.at, int64(out.stride*out.size), to, row, row, s.rows)
 	}, nil
 }

@@ -36,9 +36,10 @@ type scratch struct {
 	logits  gpu.Ptr // f32 [sequences, vocabulary]
 	host    *gpu.Pinned
 
-	moe    moeScratch
-	stage  *gpu.Pinned // rows of all ranks, on their way
-	shares gpu.Ptr     // this rank's rows of the sum
+	moe      moeScratch
+	attended gpu.Ptr     // bf16 [rows, heads of this rank], where its columns are a part of a buffer
+	stage    *gpu.Pinned // rows of all ranks, on their way
+	shares   gpu.Ptr     // the same on the device
 }
 
 // alloc takes device memory that is freed with the backend.

@@ -75,6 +75,8 @@ func (b *Backend) compile(op *pass.Op) (step, error) {
 		return b.moe(op)
 	case pass.Logits:
 		return b.logits(op)
+	case pass.GatherColumns:
+		return b.gatherColumns(b.buffers[op.Out], op.Cuts, nil)
 	case pass.GatherRows:
 		return b.gatherRows(op)
 	case pass.OwnRows:
@@ -193,10 +195,10 @@ func sameRotation(p, q *tensor.RoPE) bool {
 
 func (b *Backend) addLinear(op *pass.Op) (step, error) {
 	in, out := b.buffers[op.In], b.buffers[op.Out]
-	if in.view() || out.view() {
-		return nil, fmt.Errorf("a product of views is not supported on CUDA")
+	if in.view() {
+		return nil, fmt.Errorf("a product with a view is not supported on CUDA")
 	}
-	project, err := b.product(b.matrices[op.W], kernels.OutAdd)
+	project, err := b.into(&out, b.matrices[op.W], kernels.OutAdd)
 	bias := b.vector(op.Bias)
 	return func(s *shape) error { return project(out.at, in.at, bias, s.rowsOf(&out)) }, err
 }
@@ -207,10 +209,7 @@ func (b *Backend) gatedMLP(op *pass.Op) (step, error) {
 		return nil, err
 	}
 	out := b.buffers[op.Out]
-	if out.view() {
-		return nil, fmt.Errorf("a gated MLP of a view is not supported on CUDA")
-	}
-	project, err := b.product(b.matrices[op.W], kernels.OutGated)
+	project, err := b.into(&out, b.matrices[op.W], kernels.OutGated)
 	return func(s *shape) error {
 		if err := norm(s); err != nil {
 			return err
@@ -219,23 +218,36 @@ func (b *Backend) gatedMLP(op *pass.Op) (step, error) {
 	}, err
 }
 
-// logits computes those of the chosen rows into scratch.logits.
+// logits computes those of the chosen rows into scratch.logits; with cuts, this
+// rank's columns, and gathers the others'.
 func (b *Backend) logits(op *pass.Op) (step, error) {
-	x, weight := b.buffers[op.In], b.vectors[op.Norm]
+	x, weight, m := b.buffers[op.In], b.vectors[op.Norm], b.matrices[op.W]
 	k, err := b.code.find("td_norm_rows")
 	if err != nil {
 		return nil, err
 	}
-	project, err := b.product(b.matrices[op.W], kernels.OutStore)
+	out := buffer{at: b.scratch.logits, size: 4, width: m.n, stride: b.Vocab}
+	gather := func(*shape) error { return nil }
+	if op.Cuts != nil {
+		all := buffer{at: out.at, size: 4, width: b.Vocab, stride: b.Vocab}
+		if gather, err = b.gatherColumns(all, op.Cuts, func(s *shape) int { return s.logits }); err != nil {
+			return nil, err
+		}
+		out.at = out.at.At(4 * int64(op.Cuts[b.cfg.Group.ID()]))
+	}
+	project, err := b.into(&out, m, kernels.OutStore)
 	return func(s *shape) error {
 		if s.logits == 0 {
-			return nil
+			return gather(s)
 		}
 		b.args.Reset().Ptr(b.scratch.normed).Ptr(x.at).Ptr(b.input.logitRows).Ptr(weight).I32(x.width).F32(op.Eps)
 		if err := b.launch(k, kernels.Norm(s.logits)); err != nil {
 			return err
 		}
-		return project(b.scratch.logits, b.scratch.normed, 0, s.logits)
+		if err := project(out.at, b.scratch.normed, 0, s.logits); err != nil {
+			return err
+		}
+		return gather(s)
 	}, err
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"unsafe"
 
+	"tandem/engine/cuda/gpu"
 	"tandem/engine/pass"
 )
 
@@ -22,7 +23,7 @@ func (b *Backend) openStage() (err error) {
 	for i := range b.buffers {
 		widest = max(widest, b.buffers[i].width*b.buffers[i].size)
 	}
-	n := int64(b.cfg.sharedRows()) * int64(widest)
+	n := max(int64(b.cfg.sharedRows())*int64(widest), 4*int64(b.cfg.MaxSeqs)*int64(b.Vocab)) + 4*int64(b.cfg.Group.Size())
 	if b.scratch.stage, err = b.allocPinned(n); err != nil {
 		return err
 	}
@@ -88,25 +89,90 @@ func (b *Backend) ownRows(op *pass.Op) (step, error) {
 	}, nil
 }
 
+// gatherColumns completes a buffer of which each rank has written its columns. rows
+// is how many, nil for those of the buffer. Each rank's part is packed, and rounded
+// up to whole floats, since the ranks exchange those.
+func (b *Backend) gatherColumns(all buffer, cuts []int, rows func(*shape) int) (step, error) {
+	if rows == nil {
+		rows = func(s *shape) int { return s.rowsOf(&all) }
+	}
+	size, stride, id := all.size, int64(all.stride*all.size), b.cfg.Group.ID()
+	column := func(r int) (at gpu.Ptr, width int64) {
+		return all.at.At(int64(cuts[r] * size)), int64((cuts[r+1] - cuts[r]) * size)
+	}
+	return func(s *shape) error {
+		n := rows(s)
+		own, total := b.layParts(func(r int) int { _, width := column(r); return n * int(width) })
+		at, width := column(id)
+		if err := b.stream.CopyRows(b.scratch.shares.At(own), width, at, stride, width, n); err != nil {
+			return err
+		}
+		if err := b.meet("gather columns", own, total); err != nil {
+			return err
+		}
+		from := b.scratch.shares
+		for r, part := range b.parts {
+			if at, width := column(r); r != id {
+				if err := b.stream.CopyRows(at, stride, from, width, width, n); err != nil {
+					return err
+				}
+			}
+			from = from.At(4 * int64(part))
+		}
+		return nil
+	}, nil
+}
+
+// layParts sets b.parts to the floats that bytes of each rank take, and returns
+// where this rank's bytes begin and how many there are in all.
+func (b *Backend) layParts(bytes func(rank int) int) (own, total int64) {
+	for r := range b.parts {
+		b.parts[r] = (bytes(r) + 3) / 4
+		if r == b.cfg.Group.ID() {
+			own = total
+		}
+		total += 4 * int64(b.parts[r])
+	}
+	return own, total
+}
+
+// meet sends this rank's part of scratch.shares to all ranks and gets theirs.
+func (b *Backend) meet(op string, own, total int64) error {
+	part := 4 * int64(b.parts[b.cfg.Group.ID()])
+	if err := b.stream.Read(b.scratch.stage.Slice(own, part), b.scratch.shares.At(own)); err != nil {
+		return err
+	}
+	if err := b.wait(); err != nil {
+		return err
+	}
+	all := b.floats(int(total))
+	if err := b.cfg.Group.AllGather(context.Background(), all, all[own/4:(own+part)/4], b.parts, 1); err != nil {
+		return because(op, err)
+	}
+	return b.stream.Write(b.scratch.shares, b.scratch.stage.Slice(0, total))
+}
+
 // addShares sums the ranks' shares of this rank's rows, and adds them.
 func (b *Backend) addShares(op *pass.Op) (step, error) {
 	share, x := b.buffers[op.In], b.buffers[op.Out]
-	if !share.shared || x.view() {
-		return nil, fmt.Errorf("shares of own rows or of a view are not supported on CUDA")
+	if share.view() || x.view() {
+		return nil, fmt.Errorf("shares of a view are not supported on CUDA")
 	}
 	add, err := b.code.find("td_add")
 	width := share.width
 	return func(s *shape) error {
 		first, total := b.first(s)
+		sum := b.scatter
+		if !share.shared {
+			first, total, sum = 0, s.rows, b.reduce
+		}
 		if err := b.stream.Read(b.scratch.stage.Slice(0, int64(total*width*4)), share.at); err != nil {
 			return err
 		}
 		if err := b.wait(); err != nil {
 			return err
 		}
-		all := b.floats(total * width * 4)
-		own := all[first*width : (first+s.rows)*width]
-		if err := b.cfg.Group.ReduceScatter(context.Background(), own, all, s.batch.RankRows, width); err != nil {
+		if err := sum(s, first, total, width); err != nil {
 			return because("add shares", err)
 		}
 		if s.rows == 0 {
@@ -119,4 +185,25 @@ func (b *Backend) addShares(op *pass.Op) (step, error) {
 		b.args.Reset().Ptr(x.at).Ptr(b.scratch.shares).Ptr(0).I64(int64(s.rows * width)).I32(width)
 		return b.launch(add, each(s.rows*width, 4))
 	}, err
+}
+
+// scatter sums rows of all ranks, of which each gets its own.
+func (b *Backend) scatter(s *shape, first, total, width int) error {
+	all := b.floats(total * width * 4)
+	return b.cfg.Group.ReduceScatter(context.Background(), all[first*width:(first+s.rows)*width], all, s.batch.RankRows, width)
+}
+
+// reduce sums rows that all ranks have: each adds up a part of the values.
+func (b *Backend) reduce(_ *shape, _, rows, width int) error {
+	g, n := b.cfg.Group, rows*width
+	for r := range b.parts {
+		b.parts[r] = n*(r+1)/len(b.parts) - n*r/len(b.parts)
+	}
+	all := b.floats(n * 4)
+	first := n * g.ID() / g.Size()
+	own := all[first : first+b.parts[g.ID()]]
+	if err := g.ReduceScatter(context.Background(), own, all, b.parts, 1); err != nil {
+		return err
+	}
+	return g.AllGather(context.Background(), all, own, b.parts, 1)
 }

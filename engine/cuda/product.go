@@ -32,7 +32,18 @@ func (b *Backend) product(m matrix, mode int) (product, error) {
 	if mode == kernels.OutGated {
 		stride = m.n / 2
 	}
-	return b.columns(m, mode, stride)
+	return b.columns(m, mode, stride, 0)
+}
+
+// into multiplies to a buffer, which may be a view of columns.
+func (b *Backend) into(out *buffer, m matrix, mode int) (product, error) {
+	if !out.view() {
+		return b.product(m, mode)
+	}
+	if len(m.parts) > 0 {
+		return nil, fmt.Errorf("a weight of several formats for a view is not supported on CUDA")
+	}
+	return b.columns(m, mode, out.stride, out.at)
 }
 
 // stacked multiplies with parts of several formats, each of which writes its
@@ -41,7 +52,7 @@ func (b *Backend) stacked(m matrix, mode int) (product, error) {
 	each := make([]product, len(m.parts))
 	for i, p := range m.parts {
 		var err error
-		if each[i], err = b.columns(p, mode, m.n); err != nil {
+		if each[i], err = b.columns(p, mode, m.n, 0); err != nil {
 			return nil, err
 		}
 	}
@@ -66,8 +77,9 @@ func outBytes(mode int) int {
 	return 4
 }
 
-// columns prepares the kernels of a weight whose rows of y are stride elements apart.
-func (b *Backend) columns(m matrix, mode, stride int) (product, error) {
+// columns prepares the kernels of a weight whose rows of y are stride elements
+// apart. y is where the first begins, as far as its alignment goes.
+func (b *Backend) columns(m matrix, mode, stride int, y gpu.Ptr) (product, error) {
 	few := map[int]*kernel{}
 	for _, n := range []int{8, 16, 32} {
 		var err error
@@ -88,7 +100,7 @@ func (b *Backend) columns(m matrix, mode, stride int) (product, error) {
 	}
 	var err error
 	switch {
-	case b.multi != nil && m.n%8 == 0:
+	case b.multi != nil && m.n%8 == 0 && stride%8 == 0 && y%16 == 0 && (mode != kernels.OutGated || stride == m.n/2):
 		many, err = b.manyRows(m, mode, stride)
 	case m.format == kernels.FormatBF16:
 		many, err = b.ownProduct(m, mode, stride)
@@ -217,6 +229,7 @@ func (b *Backend) openScratch() (err error) {
 		{&s.partial, int64(b.decode.Partial(launch))},
 		{&s.counter, 4 * int64(b.decode.Counters(b.cfg.MaxRows, b.heads, kv.KVHeads))},
 		{&s.rope, rows * int64(kv.HeadDim) * 4},
+		{&s.attended, int64(b.cfg.MaxRows) * int64(b.heads*kv.HeadDim) * 2},
 		{&s.logits, int64(b.cfg.MaxSeqs) * int64(b.Vocab) * 4},
 	} {
 		if *a.to, err = b.alloc(a.bytes); err != nil {

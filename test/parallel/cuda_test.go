@@ -79,6 +79,14 @@ func TestEnginesOnDevices(t *testing.T) {
 			t.Run("alone", func(t *testing.T) {
 				alike(t, answers(t, division{ranks: 1, backend: "cuda"}.start(t, m.Path), m.Vocab, n, tokens), want)
 			})
+			t.Run("TP 2", func(t *testing.T) {
+				alike(t, answers(t, division{ranks: 2, backend: "cuda"}.start(t, m.Path), m.Vocab, n, tokens), want)
+			})
+			t.Run("ADP 2, split MLPs", func(t *testing.T) {
+				split := adp2
+				split.splitMLP = true
+				alike(t, answers(t, split.start(t, m.Path), m.Vocab, n, tokens), want)
+			})
 			t.Run("ADP 2", func(t *testing.T) { alike(t, answers(t, adp2.start(t, m.Path), m.Vocab, n, tokens), want) })
 			t.Run("ctx and gen", func(t *testing.T) {
 				ctx, gen := adp2, division{ranks: 1, backend: "cuda"}

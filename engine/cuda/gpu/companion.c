@@ -33,6 +33,15 @@ CUresult td_launch_shape(CUfunction f, CUstream s, uint64_t *cells, int count, t
     return cuLaunchKernelEx(&c, f, params, NULL);
 }
 
+CUresult td_copy_rows(CUstream s, CUdeviceptr dst, size_t dst_pitch, CUdeviceptr src, size_t src_pitch, size_t width, size_t rows) {
+    CUDA_MEMCPY2D c = {
+        .srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = src, .srcPitch = src_pitch,
+        .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = dst, .dstPitch = dst_pitch,
+        .WidthInBytes = width, .Height = rows,
+    };
+    return cuMemcpy2DAsync(&c, s);
+}
+
 CUresult td_module_load(CUmodule *mod, const void *image, char *log, size_t log_bytes) {
     CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
     void *values[] = {log, (void *)log_bytes};

@@ -18,6 +18,7 @@ CUresult td_launch(CUfunction f, CUstream s, uint64_t *cells, int count, uint32_
                    uint32_t bx, uint32_t by, uint32_t bz, uint32_t shared);
 CUresult td_launch_shape(CUfunction f, CUstream s, uint64_t *cells, int count, td_shape shape);
 CUresult td_module_load(CUmodule *mod, const void *image, char *log, size_t log_bytes);
+CUresult td_copy_rows(CUstream s, CUdeviceptr dst, size_t dst_pitch, CUdeviceptr src, size_t src_pitch, size_t width, size_t rows);
 CUresult td_host_func(CUstream s, uintptr_t handle);
 
 #endif

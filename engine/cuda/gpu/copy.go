@@ -2,7 +2,13 @@
 
 package gpu
 
+/*
+#include "companion.h"
+*/
+import "C"
+
 import (
+	"fmt"
 	"unsafe"
 
 	"gorgonia.org/cu"
@@ -49,6 +55,19 @@ func (s *Stream) Copy(dst, src Ptr, n int64) error {
 		return nil
 	}
 	return wrap(cu.MemcpyDtoDAsync(cu.DevicePtr(dst), cu.DevicePtr(src), n, s.h), "copy %d bytes on the device", n)
+}
+
+// CopyRows copies rows of width bytes within the device in stream order; the rows of
+// either side begin its stride of bytes after one another.
+func (s *Stream) CopyRows(dst Ptr, dstStride int64, src Ptr, srcStride, width int64, rows int) error {
+	if width == 0 || rows == 0 {
+		return nil
+	}
+	r := C.td_copy_rows(s.c(), C.CUdeviceptr(dst), C.size_t(dstStride), C.CUdeviceptr(src), C.size_t(srcStride), C.size_t(width), C.size_t(rows))
+	if r == C.CUDA_SUCCESS {
+		return nil
+	}
+	return refusal(int(r), fmt.Sprintf("copy %d rows of %d bytes on the device", rows, width))
 }
 
 // CopyPeer copies n bytes from another device in stream order: over the link between them where
