@@ -106,6 +106,7 @@ include kernels/cuda/cuda.mk
 kernels: ## compile the CUDA kernels to PTX, by a compiler that the package index of pip has
 	@.ci/need go pip
 	@$(GO) run ./kernels/cuda/gen .cache/cuda
+	@$(MAKE) --no-print-directory gpu-page
 
 clean:
 	rm -rf bin .cache .tools

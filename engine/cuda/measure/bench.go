@@ -151,7 +151,13 @@ func (b *bench) ints(v []int32) (gpu.Ptr, error) {
 	return p, b.dev.Write(p, raw)
 }
 
-func (b *bench) kernel(name string) (*gpu.Kernel, error) {
+// kernel is a loaded kernel and the number of its parameters.
+type kernel struct {
+	*gpu.Kernel
+	params int
+}
+
+func (b *bench) kernel(name string) (*kernel, error) {
 	k, err := kernels.Find(name)
 	if err != nil {
 		return nil, err
@@ -163,12 +169,16 @@ func (b *bench) kernel(name string) (*gpu.Kernel, error) {
 		}
 		b.modules[k.Module] = m
 	}
-	return m.Kernel(name)
+	entry, err := m.Kernel(name)
+	return &kernel{entry, len(k.Params)}, err
 }
 
 // launch queues a kernel with the arguments in b.args.
-func (b *bench) launch(k *gpu.Kernel, l kernels.Launch) error {
-	return b.s.Launch(k, gpu.Shape{
+func (b *bench) launch(k *kernel, l kernels.Launch) error {
+	if b.args.Len() != k.params {
+		return fmt.Errorf("%s takes %d parameters, got %d", k.Name(), k.params, b.args.Len())
+	}
+	return b.s.Launch(k.Kernel, gpu.Shape{
 		Grid: gpu.Dim{X: l.Grid[0], Y: l.Grid[1], Z: l.Grid[2]}, Block: gpu.Dim{X: l.Block}, Shared: l.Shared,
 	}, &b.args)
 }
@@ -189,11 +199,11 @@ const roundTime = 100 * time.Millisecond
 // time gives the seconds of one call of queue: the median over rounds of many calls in a row. i
 // counts the calls, so that they may take turns with memory that no cache holds.
 func (b *bench) time(queue func(i int) error) (float64, error) {
-	one, err := b.row(1, queue) // compiles, plans, and is not counted
-	if err != nil {
+	if _, err := b.row(1, queue); err != nil { // compiles, plans, and is not counted
 		return 0, err
 	}
-	if one, err = b.row(1, queue); err != nil {
+	one, err := b.row(1, queue)
+	if err != nil {
 		return 0, err
 	}
 	calls := b.Calls

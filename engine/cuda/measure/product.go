@@ -68,7 +68,7 @@ func (b *bench) gemv(name string, f kernels.Format, w weight, rows int) error {
 	}
 	in := (int64(2*rows*w.k) + 255) &^ 255
 	return b.report(product(name, rows, w, f.Bytes(w.n, w.k)), func(i int) error {
-		b.args.Reset().Ptr(b.y.At(in)).Ptr(at(i)).Ptr(b.y).Ptr(0).I32(rows).I32(w.n).I32(w.k).I32(kernels.OutStore).I32(kernels.SiLU)
+		b.args.Reset().Ptr(b.y.At(in)).Ptr(at(i)).Ptr(b.y).Ptr(0).I32(rows).I32(w.n).I32(w.k).I32(kernels.OutStore).I32(kernels.SiLU).I32(0)
 		return b.launch(k, kernels.Gemv(w.n))
 	})
 }
@@ -135,7 +135,7 @@ func (b *bench) own(name string, w weight, rows int) error {
 	}
 	in := (int64(2*rows*w.k) + 255) &^ 255
 	return b.report(product(name, rows, w, 2*int64(w.n)*int64(w.k)), func(int) error {
-		b.args.Reset().Ptr(b.y.At(in)).Ptr(b.x).Ptr(b.y).Ptr(0).I32(rows).I32(w.n).I32(w.k).I32(kernels.OutStore).I32(kernels.SiLU)
+		b.args.Reset().Ptr(b.y.At(in)).Ptr(b.x).Ptr(b.y).Ptr(0).I32(rows).I32(w.n).I32(w.k).I32(kernels.OutStore).I32(kernels.SiLU).I32(0)
 		return b.launch(k, l)
 	})
 }
