@@ -28,7 +28,7 @@ const (
 func newClient(connect time.Duration) *http.Client {
 	dialer := &net.Dialer{Timeout: connect}
 	return &http.Client{Transport: &http.Transport{
-		DialContext: dialer.DialContext, MaxIdleConnsPerHost: 1024, IdleConnTimeout: time.Second,
+		DialContext: dialer.DialContext, TLSHandshakeTimeout: connect, MaxIdleConnsPerHost: 1024, IdleConnTimeout: time.Second,
 		DisableCompression: true, // buffers stay small, since each open stream has its own
 	}}
 }
@@ -36,7 +36,7 @@ func newClient(connect time.Duration) *http.Client {
 // newCalls makes the client for legs, of which there may be thousands at once. Idle connections live as short as those above.
 func newCalls(connect time.Duration) *h1.Client {
 	dialer := &net.Dialer{Timeout: connect}
-	return &h1.Client{Dial: dialer.DialContext, MaxIdle: 1024, IdleTime: time.Second}
+	return &h1.Client{Dial: dialer.DialContext, Connect: 2 * connect, MaxIdle: 1024, IdleTime: time.Second}
 }
 
 // leg is one running attempt at one worker. close ends it.

@@ -17,6 +17,9 @@ type Client struct {
 	// Dial opens a connection; nil = a net.Dialer without limits.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	TLS  *tls.Config // for https, nil = the system's roots
+	// Connect bounds the opening of a connection with its handshake, which a worker that stands still accepts and never
+	// does; 0 = only the call's ctx does.
+	Connect time.Duration
 	// MaxIdle connections are kept for each address, each for IdleTime at most. Let IdleTime be shorter than the workers'
 	// own patience, so that a connection is not used in the moment in which they close it.
 	MaxIdle  int
@@ -77,8 +80,12 @@ func (t *target) key() string {
 }
 
 // Post sends a request and returns when the head of the answer has come, whatever its status. The end of ctx ends the call at
-// any moment until Close of the answer, which is required. Of an httptrace in ctx, WroteRequest is called. A connection that did not come about is a *net.OpError of "dial".
+// any moment until Close of the answer, which is required. Of an httptrace in ctx, WroteRequest is called. A
+// connection that did not come about, for want of TLS too, is a *net.OpError of "dial".
 func (c *Client) Post(ctx context.Context, url string, h http.Header, body []byte) (*Response, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err //nolint:wrapcheck // callers look for the cause
+	}
 	to, err := parseURL(url)
 	if err != nil {
 		return nil, err
@@ -122,7 +129,7 @@ func (c *Client) connect(ctx context.Context, to *target) (*conn, error) {
 		if cn == nil {
 			break
 		}
-		if cn.alive() {
+		if time.Since(cn.since) < c.IdleTime && cn.alive() {
 			cn.used = true
 			return cn, nil
 		}
@@ -149,6 +156,11 @@ func (c *Client) open(ctx context.Context, to *target) (*conn, error) {
 	if dial == nil {
 		dial = new(net.Dialer).DialContext
 	}
+	if c.Connect > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, c.Connect)
+		defer cancel()
+	}
 	nc, err := dial(ctx, "tcp", to.address())
 	if err != nil {
 		return nil, err //nolint:wrapcheck // callers look for the *net.OpError
@@ -166,7 +178,7 @@ func (c *Client) open(ctx context.Context, to *target) (*conn, error) {
 	tc := tls.Client(nc, conf)
 	if err := tc.HandshakeContext(ctx); err != nil {
 		_ = nc.Close()
-		return nil, fmt.Errorf("TLS: %w", err)
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Addr: nc.RemoteAddr(), Err: err}
 	}
 	return newConn(tc, nc), nil
 }
@@ -187,11 +199,16 @@ func (c *Client) take(key string) *conn {
 
 // put keeps a connection.
 func (c *Client) put(key string, cn *conn) {
+	if !c.keeps(key, cn) {
+		cn.close()
+	}
+}
+
+func (c *Client) keeps(key string, cn *conn) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.idle[key]) >= c.MaxIdle {
-		cn.close()
-		return
+		return false
 	}
 	if c.idle == nil {
 		c.idle = map[string][]*conn{}
@@ -202,39 +219,50 @@ func (c *Client) put(key string, cn *conn) {
 		c.sweeping = true
 		time.AfterFunc(c.IdleTime, c.sweep)
 	}
+	return true
 }
 
 // sweep closes connections that were kept long enough.
 func (c *Client) sweep() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	limit, left := time.Now().Add(-c.IdleTime), false
-	for key, list := range c.idle {
-		old := 0
+	closeAll(c.without(func(list []*conn) (old int) {
 		for old < len(list) && !list[old].since.After(limit) {
-			list[old].close()
 			old++
 		}
-		if old == len(list) {
-			delete(c.idle, key)
-			continue
+		left = left || old < len(list)
+		return old
+	}, func() {
+		if c.sweeping = left; left {
+			time.AfterFunc(c.IdleTime/4+time.Millisecond, c.sweep)
 		}
-		c.idle[key] = append([]*conn(nil), list[old:]...)
-		left = true
-	}
-	if c.sweeping = left; left {
-		time.AfterFunc(c.IdleTime/4+time.Millisecond, c.sweep)
-	}
+	}))
 }
 
 // CloseIdle closes the connections that are kept.
 func (c *Client) CloseIdle() {
+	closeAll(c.without(func(list []*conn) int { return len(list) }, func() {}))
+}
+
+// without takes out of each list as many connections, from its front, as the function says, calls then and returns them. To
+// close them may take time, with TLS, and is not for those who wait for the lock.
+func (c *Client) without(front func([]*conn) int, then func()) (out []*conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for key, list := range c.idle {
-		for _, cn := range list {
-			cn.close()
+		n := front(list)
+		out = append(out, list[:n]...)
+		if n == len(list) {
+			delete(c.idle, key)
+			continue
 		}
-		delete(c.idle, key)
+		c.idle[key] = append([]*conn(nil), list[n:]...)
+	}
+	then()
+	return out
+}
+
+func closeAll(list []*conn) {
+	for _, cn := range list {
+		cn.close()
 	}
 }
