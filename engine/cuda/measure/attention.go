@@ -21,14 +21,14 @@ type cache struct {
 
 // cacheFor fits as many layers as there is room for, so that calls that take turns with them find
 // nothing in the second-level cache.
-func (b *bench) cacheFor(blocks int) (cache, error) {
+func (b *bench) cacheFor(kv kernels.KV, blocks int) (cache, error) {
 	m := b.Model
-	c := cache{blocks: blocks, part: int64(m.KVHeads) * int64(b.BlockTokens) * int64(m.HeadDim) * 2}
+	c := cache{blocks: blocks, part: int64(m.KVHeads) * int64(b.BlockTokens) * int64(m.HeadDim) * int64(kv.Bytes())}
 	c.layers = int(min(32, b.Bytes/(2*c.part*int64(blocks))))
 	if c.layers < 1 {
 		return c, fmt.Errorf("a cache of %d blocks does not fit %d bytes", blocks, b.Bytes)
 	}
-	c.stride = int64(c.layers) * c.part // 2 x part / 2 bytes of an element
+	c.stride = 2 * int64(c.layers) * c.part / int64(kv.Bytes())
 	return c, nil
 }
 
@@ -71,9 +71,19 @@ func (b *bench) geometry(stride int64) {
 		F32(float32(1 / math.Sqrt(float64(m.HeadDim)))).F32(1)
 }
 
+// decodeAttention reads caches of 16 and of 8 bits.
 func (b *bench) decodeAttention() error {
+	for _, kv := range []kernels.KV{kernels.KVBF16, kernels.KVE4M3} {
+		if err := b.decodeFrom(kv); err != nil {
+			return fmt.Errorf("cache of %s: %w", kv, err)
+		}
+	}
+	return nil
+}
+
+func (b *bench) decodeFrom(kv kernels.KV) error {
 	m := b.Model
-	d, err := kernels.DecodeKernel(kernels.KVBF16, m.HeadDim, m.Heads/m.KVHeads)
+	d, err := kernels.DecodeKernel(kv, m.HeadDim, m.Heads/m.KVHeads)
 	if err != nil {
 		return err
 	}
@@ -87,7 +97,7 @@ func (b *bench) decodeAttention() error {
 		return err
 	}
 	for _, batch := range b.Batches {
-		c, err := b.cacheFor(batch * b.pages(b.Context))
+		c, err := b.cacheFor(kv, batch*b.pages(b.Context))
 		if err != nil {
 			return err
 		}
@@ -103,7 +113,7 @@ func (b *bench) decodeAttention() error {
 		}
 		width := int64(batch * m.Heads * m.HeadDim)
 		r := Result{
-			Name: "decode attention", Batch: batch, Context: b.Context,
+			Name: "decode attention, cache of " + kv.String(), Batch: batch, Context: b.Context,
 			Bytes: 2*float64(c.part)*float64(c.blocks) + 4*float64(width),
 		}
 		if err := b.report(r, func(i int) error {
@@ -133,7 +143,7 @@ func (b *bench) prefillAttention() error {
 		return err
 	}
 	for _, tokens := range b.Chunks {
-		c, err := b.cacheFor(b.pages(tokens))
+		c, err := b.cacheFor(kernels.KVBF16, b.pages(tokens))
 		if err != nil {
 			return err
 		}

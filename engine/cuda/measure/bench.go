@@ -26,6 +26,8 @@ type bench struct {
 	multi      *gemm.Multiplier // nil: no library
 	args       gpu.Args
 
+	overlap bool // kernels begin while the ones before them end
+
 	x, y gpu.Ptr // Bytes each
 	more []gpu.Ptr
 }
@@ -57,6 +59,7 @@ func (b *bench) all() error {
 		{"norm", b.norm},
 		{"decode attention", b.decodeAttention},
 		{"prefill attention", b.prefillAttention},
+		{"sampling", b.sampling},
 		{"products by own kernels for few rows", b.gemvs},
 		{"products", b.products},
 	} {
@@ -180,6 +183,7 @@ func (b *bench) launch(k *kernel, l kernels.Launch) error {
 	}
 	return b.s.Launch(k.Kernel, gpu.Shape{
 		Grid: gpu.Dim{X: l.Grid[0], Y: l.Grid[1], Z: l.Grid[2]}, Block: gpu.Dim{X: l.Block}, Shared: l.Shared,
+		Overlap: b.overlap,
 	}, &b.args)
 }
 

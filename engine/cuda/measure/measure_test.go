@@ -38,7 +38,8 @@ func TestEverythingIsMeasured(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, n := range map[string]int{
-		Copy: 1, Cube: 1, "launch": 1, "launch in a graph": 1, "RMSNorm": 1, "decode attention": 2, "prefill attention": 1,
+		Copy: 1, Cube: 1, "launch": 1, "launch in a graph": 1, "RMSNorm": 1, "decode attention, cache of bf16": 2, "decode attention, cache of e4m3": 2, "prefill attention": 1, "argmax": 2,
+		"sampling, top-p":    2,
 		"product, q4 weight": 3, "product, f8 weight": 3, "product, gate and up": 2, "product, cube, own kernel": 1,
 	} {
 		if seen[name] != n {
@@ -52,7 +53,7 @@ func TestWhatDoesNotFit(t *testing.T) {
 	s := Tiny()
 	s.Context = 1 << 20
 	seen := map[string]bool{}
-	if err := Run(0, s, func(r Result) { seen[r.Name] = true }); err == nil || !seen[Cube] || seen["decode attention"] {
+	if err := Run(0, s, func(r Result) { seen[r.Name] = true }); err == nil || !seen[Cube] || seen["decode attention, cache of bf16"] {
 		t.Errorf("error %v, measured %v", err, seen)
 	}
 	d, err := gpu.Open(0)

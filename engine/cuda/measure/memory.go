@@ -52,13 +52,18 @@ func (b *bench) launches() error {
 	if err := b.s.Sync(); err != nil {
 		return err
 	}
-	return b.graphs(one)
+	if err := b.graphs("launch in a graph", one); err != nil || b.dev.Info().Capability < 90 {
+		return err
+	}
+	b.overlap = true
+	defer func() { b.overlap = false }()
+	return b.graphs("launch in a graph, overlapping", one)
 }
 
 // graphNodes is about what a step of a model of 32 layers has.
 const graphNodes = 256
 
-func (b *bench) graphs(one func(int) error) (err error) {
+func (b *bench) graphs(name string, one func(int) error) (err error) {
 	g, err := b.s.Capture(func() error {
 		for i := range min(graphNodes, 8*b.Calls) {
 			if err := one(i); err != nil {
@@ -75,12 +80,12 @@ func (b *bench) graphs(one func(int) error) (err error) {
 	if err != nil {
 		return err
 	}
-	b.emit(Result{Name: "launch in a graph", Batch: g.Nodes(), Seconds: d / float64(g.Nodes())})
-	return b.graphHost(g)
+	b.emit(Result{Name: name, Batch: g.Nodes(), Seconds: d / float64(g.Nodes())})
+	return b.graphHost(name+", time of the host", g)
 }
 
 // graphHost is the time that the host takes to launch a graph on an idle device.
-func (b *bench) graphHost(g *gpu.Graph) error {
+func (b *bench) graphHost(name string, g *gpu.Graph) error {
 	var sum time.Duration
 	for range b.Calls {
 		begin := time.Now()
@@ -92,6 +97,6 @@ func (b *bench) graphHost(g *gpu.Graph) error {
 			return err
 		}
 	}
-	b.emit(Result{Name: "graph, time of the host", Batch: g.Nodes(), Seconds: sum.Seconds() / float64(b.Calls)})
+	b.emit(Result{Name: name, Batch: g.Nodes(), Seconds: sum.Seconds() / float64(b.Calls*g.Nodes())})
 	return nil
 }
