@@ -17,12 +17,20 @@ import (
 //	carry out core.Effects()
 //	if b == nil { wait for input or core.NextDeadline(now) }
 //
+// A driver whose device runs on its own may plan one batch more, and give it to
+// the device, before it applies the results of the one that runs: rows then take
+// tokens over that only the device knows (Row.Feed). Results are applied in the
+// order of the plans. Only compute in that order may touch a block: what a paused
+// request had, running rows of it still write, so a copy comes before the rows of
+// its own batch and after those of the batch before. Pulls need no such care.
+//
 // now is the driver's monotonic clock as a duration since its start.
 
 // Row is one sequence of a planned batch.
 type Row struct {
 	Request *request.Request
 	Tokens  []int32 // tokens to compute, from position Pos on; borrowed until Apply
+	Feed    int     // 1-based row of the batch before that samples the only one of Tokens, 0 = Tokens are known
 	Pos     int
 	Pages   []int32 // page table covering Pos+len(Tokens) positions; borrowed until Apply
 	Sample  bool    // the row's last token yields the next output token
@@ -40,7 +48,7 @@ type Copy struct {
 	Tokens   int
 }
 
-// Batch is what one iteration runs. It is valid until the next Plan.
+// Batch is what one iteration runs. It is valid until its Apply.
 type Batch struct {
 	Iter   uint64
 	Copies []Copy
@@ -198,7 +206,7 @@ const (
 //	Abort(now, transfer.ID) AbortState
 //	Attach/Done/Detach/KeepAlive(now, message)       from pullers
 //	PullEvent(now, transfer.PullEvent)               from our own pulls
-//	Plan(now) *Batch                                 nil = nothing runs
+//	Plan(now) *Batch                                 nil = nothing can be run now
 //	Hold() *Batch                                    the planned batch without its prefills; nil = nothing runs
 //	Load() Load                                      what the other ranks must know
 //	Cached([]int32, salt) int                        tokens of a prompt that are here

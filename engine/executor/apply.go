@@ -13,59 +13,75 @@ import (
 // cost gives one back; at zero the core gives up.
 const errorPoints = 10
 
-// Apply takes the outcome of the batch of the last Plan.
+// Apply takes the outcome of the oldest batch that was planned and has none yet.
 func (c *Core) Apply(now time.Duration, r Result) {
-	if !c.flight {
+	if c.flights.n == 0 {
 		panic("executor: Apply without a batch")
 	}
-	c.now, c.flight = now, false
-	c.stats.LastStep = now - c.planned
-	c.stats.PrefillTokens += uint64(c.share.ctxTokens)
-	c.stats.DecodeTokens += uint64(c.share.genTokens)
-	for _, cp := range c.batch.Copies[:c.reused] {
+	f := c.flights.end()
+	c.stats.LastStep = now - max(f.planned, c.applied)
+	c.now, c.applied = now, now
+	c.stats.PrefillTokens += uint64(f.share.ctxTokens)
+	c.stats.DecodeTokens += uint64(f.share.genTokens)
+	for _, cp := range f.batch.Copies {
 		c.kv.EndCopy(cp.From)
 	}
 	if r.Err == nil {
-		r.Err = c.incomplete(r.Sampled)
+		r.Err = f.incomplete(r.Sampled)
 	}
-	if r.Err != nil {
-		c.kv.ClearPending()
-		c.stepFailed(r.Err)
+	if r.Err != nil || f.void {
+		c.stepFailed(f, r.Err)
 		return
 	}
-	for i, row := range c.plan.Rows {
-		s := c.slots[row.Seq.Slot]
-		c.trust(s)
-		c.copied(s)
-		if s.fresh && s.first {
-			c.countPrefix(s)
-		}
-		s.tries, s.fresh = 0, false
-		s.Computed += row.Tokens
-		c.commit(s)
-		if s.State == request.Closed {
-			c.drop(s, holdStep) // cancelled while it ran: its blocks are good, its token is not
-			continue
-		}
-		s.holds &^= holdStep
-		if len(s.forks) > 0 && s.Computed >= s.prompt {
-			c.forkOff(s, r.Sampled[i].Forks)
-		}
-		if c.batch.Rows[i].Sample {
-			c.sampled(s, r.Sampled[i])
-		}
+	for i := range f.rows {
+		c.land(f, i, r.Sampled[i])
 	}
-	c.kv.ClearPending()
-	c.plan = nil
+	if c.flights.n == 0 {
+		c.kv.ClearPending()
+	}
+}
+
+// land takes the outcome of one row.
+func (c *Core) land(f *flight, i int, r Sampled) {
+	planned, row := f.rows[i], &f.batch.Rows[i]
+	s := c.slots[planned.Seq.Slot]
+	closed := s.State == request.Closed
+	c.alight(s)
+	if closed && row.Feed > 0 { // in vain
+		c.stats.DecodeTokens -= uint64(planned.Tokens)
+		c.retire(s)
+		return
+	}
+	c.trust(s)
+	if s.fresh && s.first {
+		c.countPrefix(s)
+	}
+	s.tries, s.fresh = 0, false
+	if s.State != request.Paused { // else the blocks are gone
+		s.done += planned.Tokens
+		c.commit(s)
+	}
+	if closed {
+		c.retire(s) // cancelled while it ran: its blocks are good, its token is not
+		return
+	}
+	if len(s.forks) > 0 && (s.done >= s.prompt || len(row.Forks) > 0) {
+		c.forkOff(s, r.Forks)
+	}
+	if !row.Sample {
+		return
+	}
+	c.sampled(s, r)
+	c.follow(s)
 }
 
 // incomplete reports results that are not those of the batch.
-func (c *Core) incomplete(res []Sampled) error {
-	if len(res) != len(c.plan.Rows) {
-		return fmt.Errorf("executor: %d results for %d rows", len(res), len(c.plan.Rows))
+func (f *flight) incomplete(res []Sampled) error {
+	if len(res) != len(f.rows) {
+		return fmt.Errorf("executor: %d results for %d rows", len(res), len(f.rows))
 	}
 	for i := range res {
-		if got, want := len(res[i].Forks), len(c.batch.Rows[i].Forks); got != want {
+		if got, want := len(res[i].Forks), len(f.batch.Rows[i].Forks); got != want {
 			return fmt.Errorf("executor: %d results for the %d further choices of row %d", got, want, i)
 		}
 	}
@@ -75,7 +91,7 @@ func (c *Core) incomplete(res []Sampled) error {
 // commit enters the full computed blocks of s into the index.
 func (c *Core) commit(s *sequence) {
 	b := c.cfg.BlockTokens
-	full := s.Computed / b
+	full := s.done / b
 	if !c.cfg.BlockReuse || s.private || full <= s.committed {
 		s.committed = max(s.committed, full)
 		return
@@ -112,7 +128,7 @@ func (c *Core) sampled(s *sequence, r Sampled) {
 	case s.req.Kind == request.ContextOnly:
 		c.openLease(s, out)
 	default:
-		if s.State == request.Decode || c.enter(s, request.Decode) {
+		if s.State == request.Decode || s.State == request.Paused || c.enter(s, request.Decode) {
 			c.emit(s, out)
 		}
 	}
@@ -163,43 +179,55 @@ func (c *Core) unadmit(s *sequence, to request.State) {
 		s.admitted, s.cached = false, 0
 	}
 	c.sch.Requeue(&s.Seq)
-	s.committed = 0
+	s.done, s.committed = 0, 0
 	c.enter(s, to)
 }
 
 // stepFailed handles a failed step: its requests are tried once more, in
-// smaller pieces, and ended if that fails too. Nothing of the step stays.
-func (c *Core) stepFailed(err error) {
-	rows := c.plan.Rows
+// smaller pieces, and ended if that fails too. Nothing of the step stays, nor of
+// one that runs on its results.
+func (c *Core) stepFailed(f *flight, err error) {
+	c.kv.ClearPending()
 	tokens := 0
-	for _, row := range rows {
-		s := c.slots[row.Seq.Slot]
+	for _, row := range f.rows {
 		tokens += row.Tokens
-		fresh := s.fresh
-		s.fresh = false
-		if s.State == request.Closed {
-			c.drop(s, holdStep)
-			continue
-		}
-		s.holds &^= holdStep
-		s.tries++
-		if s.tries > 1 {
+		c.undo(f, c.slots[row.Seq.Slot], err)
+	}
+	if f.void {
+		return
+	}
+	if c.flights.n > 0 {
+		c.flights.oldest().void = true
+	}
+	c.piece = scheduler.Limits{
+		MaxTokens: max(c.cfg.BlockTokens, (tokens+1)/2), MaxBatch: max(1, (len(f.rows)+1)/2),
+	}
+	c.charge(err)
+}
+
+// undo takes back a row of a step that failed.
+func (c *Core) undo(f *flight, s *sequence, err error) {
+	fresh := s.fresh
+	s.fresh = false
+	c.alight(s)
+	if s.State == request.Closed {
+		c.retire(s)
+		return
+	}
+	c.rollBack(s)
+	if !f.void {
+		if s.tries++; s.tries > 1 {
 			c.fail(s, request.Errorf(request.StepFailed, "a forward step failed twice: %v", err))
-			continue
+			return
 		}
 		if !s.Suspect {
 			s.Suspect = true
 			c.suspects++
 		}
-		if fresh { // may have shared blocks that were to be computed in this step
-			c.unadmit(s, request.Paused)
-		}
 	}
-	c.piece = scheduler.Limits{
-		MaxTokens: max(c.cfg.BlockTokens, (tokens+1)/2), MaxBatch: max(1, (len(rows)+1)/2),
+	if fresh && s.State != request.Paused { // may have shared blocks that were to be computed in this step
+		c.unadmit(s, request.Paused)
 	}
-	c.plan = nil
-	c.charge(err)
 }
 
 // charge takes a failed step off the error budget.

@@ -13,6 +13,7 @@ type bench struct {
 	*Core
 	results []Sampled
 	id      request.ID
+	ran     *Batch
 }
 
 func newBench(tb testing.TB, batch, blocks int) *bench {
@@ -48,6 +49,7 @@ func (b *bench) step(now time.Duration) bool {
 	for i := range batch.Rows {
 		b.results[i].Token.ID = int32(7 + i)
 	}
+	b.ran = batch
 	b.Apply(now, Result{Sampled: b.results[:len(batch.Rows)]})
 	b.Effects()
 	return true
@@ -55,7 +57,7 @@ func (b *bench) step(now time.Duration) bool {
 
 // settle runs until all n requests decode.
 func (b *bench) settle(n int) {
-	for b.stats.DecodeTokens == 0 || len(b.batch.Rows) < n || b.batch.Rows[n-1].Pos == 0 {
+	for b.stats.DecodeTokens == 0 || len(b.ran.Rows) < n || b.ran.Rows[n-1].Pos == 0 {
 		b.step(0)
 	}
 	for range 40 {

@@ -91,7 +91,7 @@ func (c *Core) revokeIdle() {
 // end. No
 // step may be in flight.
 func (c *Core) ResetCache() {
-	if c.flight {
+	if c.flights.n > 0 {
 		panic("executor: ResetCache while a step runs")
 	}
 	c.kv.Reset()

@@ -40,12 +40,9 @@ type Core struct {
 	awaiting int
 	closing  int // closed, not retired
 
-	batch   Batch
-	flight  bool                      // batch runs
-	plan    *scheduler.Plan           // of the batch
-	share   share                     // of the batch
-	planned time.Duration             // when
-	reused  int                       // leading copies of the batch that are for admissions; the rest are forks'
+	flights flights
+	lasts   int                       // sequences whose last token is being sampled
+	applied time.Duration             // when the last step was
 	roots   map[string]blockhash.Hash // by salt
 	match   []int32                   // scratch of Match and lookup
 	hashes  []blockhash.Hash          // scratch of lookup
@@ -208,6 +205,7 @@ func (c *Core) finish(s *sequence, out Output) {
 	}
 	c.alive--
 	c.closing++
+	c.follow(s)
 	c.leave(s, &out)
 	c.retire(s)
 }

@@ -130,13 +130,13 @@ func (c *Core) forkOff(s *sequence, drawn []Sampled) {
 	}
 }
 
-// split gives a choice its blocks and lets it run in state to. Without room it
-// waits as a request that was paused.
+// split gives a choice its blocks and lets it run in state to. Without room, or
+// if the blocks that it would share are gone, it waits as a request that was paused.
 func (c *Core) split(q *sequence, to request.State) {
 	s, b := q.head, c.cfg.BlockTokens
 	q.head = nil
 	full, part := q.prompt/b, q.prompt%b
-	if part > 0 && c.kv.Free() == 0 {
+	if s.State == request.Paused || part > 0 && c.kv.Free() == 0 {
 		c.stats.Paused++
 		c.enter(q, request.Paused)
 		c.sch.Enqueue(&q.Seq)
@@ -150,12 +150,13 @@ func (c *Core) split(q *sequence, to request.State) {
 		c.kv.BeginCopy(q.source)
 	}
 	q.hashes = append(q.hashes, s.hashes[:min(full, len(s.hashes))]...)
-	q.Computed, q.committed, q.private = q.prompt, full, s.private
+	q.settle(q.prompt)
+	q.committed, q.private = full, s.private
 	c.enter(q, to)
 	c.sch.Received(&q.Seq)
 }
 
-// copied ends the copy that s waited for, done or not needed any more.
+// copied gives up the copy that s waits for.
 func (c *Core) copied(s *sequence) {
 	if s.part > 0 {
 		c.kv.EndCopy(s.source)

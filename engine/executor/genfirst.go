@@ -65,7 +65,7 @@ func (c *Core) endedThere(s *sequence, e transfer.PullEvent) {
 		return
 	}
 	c.stats.Recomputed++
-	s.Computed = s.pull.have * c.cfg.BlockTokens
+	s.settle(s.pull.have * c.cfg.BlockTokens)
 	if c.enter(s, request.Prefill) {
 		c.sch.Received(&s.Seq)
 	}

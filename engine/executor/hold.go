@@ -12,20 +12,22 @@ import (
 // not been looked at; running ones keep what they had before the plan. Decode
 // rows, pulls and pauses stay planned. Hold returns the batch that is left, or
 // nil: then nothing runs and no Apply follows. Without a planned batch it does
-// nothing and returns nil. Cached blocks that were evicted for a held row are
+// nothing and returns nil; of two batches it takes the later, which must not be
+// running yet, and which feeds no other. Cached blocks that were evicted for a held row are
 // lost, but the next plan finds their room empty.
 func (c *Core) Hold() *Batch {
-	if !c.flight {
+	if c.flights.n == 0 {
 		return nil
 	}
-	b, p := &c.batch, c.plan
-	for _, cp := range b.Copies[:c.reused] {
+	f := c.flights.newest()
+	b := &f.batch
+	for _, cp := range b.Copies[:f.reused] {
 		c.kv.EndCopy(cp.From)
 	}
-	b.Copies, c.reused = slices.Delete(b.Copies, 0, c.reused), 0
-	rows, keep := b.Rows[:0], p.Rows[:0]
+	b.Copies, f.reused = slices.Delete(b.Copies, 0, f.reused), 0
+	rows, keep := b.Rows[:0], f.rows[:0]
 	for i, row := range b.Rows {
-		planned := p.Rows[i]
+		planned := f.rows[i]
 		if row.Context {
 			c.holdBack(c.slots[planned.Seq.Slot], planned.Grown)
 			continue
@@ -33,13 +35,13 @@ func (c *Core) Hold() *Batch {
 		rows, keep = append(rows, row), append(keep, planned)
 	}
 	clear(b.Rows[len(rows):])
-	b.Rows, p.Rows = rows, keep
+	b.Rows, f.rows = rows, keep
 	c.kv.ClearPending()
-	c.share.ctxRequests, c.share.ctxTokens = 0, 0
+	f.share.ctxRequests, f.share.ctxTokens = 0, 0
 	if len(rows) > 0 {
 		return b
 	}
-	c.plan, c.flight = nil, false
+	c.flights.drop()
 	return nil
 }
 
@@ -48,11 +50,12 @@ func (c *Core) Hold() *Batch {
 func (c *Core) holdBack(s *sequence, grown int) {
 	fresh := s.fresh
 	s.fresh = false
+	c.alight(s)
 	if s.State == request.Closed {
-		c.drop(s, holdStep) // cancelled since
+		c.retire(s) // cancelled since
 		return
 	}
-	s.holds &^= holdStep
+	c.rollBack(s)
 	if !fresh {
 		c.sch.Shrink(&s.Seq, grown)
 		return

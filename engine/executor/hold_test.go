@@ -44,8 +44,8 @@ func (r *rank) standings() map[request.ID]standing {
 // checkHeld proves that a held batch has no prefill and that Load agrees.
 func (r *rank) checkHeld(before, b *Batch) {
 	r.t.Helper()
-	if b != nil && (len(b.Rows) == 0 || before == nil || len(b.Copies) > r.forkCopies()) || b == nil && r.flight {
-		r.t.Fatalf("hold left %+v, flight %v", b, r.flight)
+	if b != nil && (len(b.Rows) == 0 || before == nil || strayCopies(b)) || b == nil && r.flights.n > 0 {
+		r.t.Fatalf("hold left %+v, %d steps run", b, r.flights.n)
 	}
 	if b != nil {
 		for _, row := range b.Rows {
@@ -278,14 +278,11 @@ func (r *rank) drawChoices(t *rapid.T, q *request.Request) {
 	}
 }
 
-// forkCopies counts the choices that run for the first time.
-func (r *rank) forkCopies() (n int) {
-	for _, s := range r.slots {
-		if s != nil && s.part > 0 && s.holds&holdStep != 0 {
-			n++
-		}
-	}
-	return n
+// strayCopies reports whether a batch copies to a block that none of its rows has.
+func strayCopies(b *Batch) bool {
+	return slices.ContainsFunc(b.Copies, func(c Copy) bool {
+		return !slices.ContainsFunc(b.Rows, func(row Row) bool { return slices.Contains(row.Pages, c.To) })
+	})
 }
 
 func drawConfig(t *rapid.T, role Role) Config {

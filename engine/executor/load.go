@@ -36,9 +36,10 @@ func (c *Core) Load() Load {
 		}
 		l.QueuedPrefill += p - min(c.provided(s), p)
 	}
-	if c.flight {
-		l.CtxRequests, l.CtxTokens = c.share.ctxRequests, c.share.ctxTokens
-		l.GenRequests, l.GenTokens = c.share.genRequests, c.share.genTokens
+	if c.flights.n > 0 {
+		f := c.flights.newest()
+		l.CtxRequests, l.CtxTokens = f.share.ctxRequests, f.share.ctxTokens
+		l.GenRequests, l.GenTokens = f.share.genRequests, f.share.genTokens
 	}
 	return l
 }
@@ -52,7 +53,7 @@ func (c *Core) provided(s *sequence) int {
 	if s.State == request.GenInit || s.State == request.GenRecv {
 		return s.Offered
 	}
-	return max(s.Computed, c.expected(s))
+	return max(s.done, c.expected(s))
 }
 
 // expected returns how many prompt tokens of a request that waits for its first

@@ -35,7 +35,8 @@ func (c *Core) Lend(now time.Duration, id transfer.ID, prompt []int32, salt stri
 	s := &sequence{root: c.root(salt), tokens: prompt[:p:p], hashes: slices.Clone(c.hashes[:n]), prompt: p, heapAt: -1, lent: true}
 	s.req = &request.Request{Kind: request.ContextOnly, Prompt: s.tokens, TransferID: int64(id), CacheSalt: salt}
 	c.number++
-	s.Number, s.Known, s.Computed, s.Complete, s.committed = c.number, p, p, n, n
+	s.Number, s.Known, s.Complete, s.committed = c.number, p, n, n
+	s.settle(p)
 	s.Table = slices.Clone(c.match[:n])
 	c.kv.Share(s.Table)
 	c.register(s)
@@ -114,7 +115,7 @@ func (c *Core) borrowed(s *sequence, ok bool) {
 		return
 	}
 	if ok {
-		s.Computed = s.Offered
+		s.settle(s.Offered)
 		c.commit(s)
 		c.stats.PrefixHitTokens += uint64(s.Computed - s.cached)
 		s.cached = s.Computed

@@ -9,22 +9,27 @@ import (
 )
 
 // Plan applies deadlines and decides the next step. It returns nil if nothing
-// can run now; otherwise the driver runs the batch and calls Apply.
+// can run now; otherwise the driver runs the batch and calls Apply. One batch may
+// be planned while another runs; nil then means that its results are needed first.
 func (c *Core) Plan(now time.Duration) *Batch {
-	if c.flight {
-		panic("executor: Plan before the batch before was applied")
+	if c.flights.n == len(c.flights.ring) {
+		panic("executor: Plan before the batch before the last was applied")
 	}
 	c.expire(now)
-	for c.fatal == nil {
+	c.kv.NextPending()
+	for c.fatal == nil && c.ahead() {
 		p := c.sch.Schedule(c.limits())
 		c.carryOut(p)
-		if len(p.Rows) == 0 && c.suspects > 0 {
-			c.trustAll() // what is suspect cannot run: do not stall the others
-			continue
-		}
 		if len(p.Rows) > 0 {
 			c.stuck = 0
 			return c.build(p)
+		}
+		if c.flights.n > 0 {
+			break // nothing is stuck: what comes back may change all of this
+		}
+		if c.suspects > 0 {
+			c.trustAll() // what is suspect cannot run: do not stall the others
+			continue
 		}
 		if len(p.Starved)+len(p.Found) == 0 && !c.callIn() && !c.unstick() {
 			break
@@ -41,7 +46,8 @@ func (c *Core) limits() scheduler.Limits {
 		l = c.piece
 		l.Suspects = true
 	}
-	l.Pending = c.openLeases > 0 || c.sch.Receiving() > 0 || c.closing > 0
+	l.Pending = c.openLeases > 0 || c.sch.Receiving() > 0 || c.closing > 0 || c.flights.n > 0
+	l.Soon = c.flights.n > 0 && c.closing+c.lasts > 0
 	limit := c.cfg.MaxLeasedFraction
 	l.Hold = limit < 1 && float64(c.leased) > limit*float64(c.cfg.Blocks)
 	return l
@@ -51,7 +57,7 @@ func (c *Core) limits() scheduler.Limits {
 func (c *Core) carryOut(p *scheduler.Plan) {
 	for _, q := range p.Paused {
 		s := c.slots[q.Slot]
-		s.committed = 0
+		s.done, s.committed = 0, 0
 		c.copied(s)
 		c.stats.Paused++
 		c.enter(s, request.Paused)
@@ -60,7 +66,9 @@ func (c *Core) carryOut(p *scheduler.Plan) {
 		c.fail(c.slots[q.Slot], request.Errorf(request.Capacity, "the KV pool has no room for this request any more"))
 	}
 	for _, a := range p.Receive {
-		c.startPull(c.slots[a.Seq.Slot], a.Shared)
+		s := c.slots[a.Seq.Slot]
+		s.done = s.Computed
+		c.startPull(s, a.Shared)
 	}
 	for _, q := range p.Found {
 		s := c.slots[q.Slot]
@@ -70,6 +78,7 @@ func (c *Core) carryOut(p *scheduler.Plan) {
 	}
 	for _, a := range p.Admitted {
 		s := c.slots[a.Seq.Slot]
+		s.done = s.Computed
 		s.fresh, s.from, s.first = true, s.State, !s.admitted
 		if !s.admitted {
 			s.admitted = true
@@ -81,43 +90,57 @@ func (c *Core) carryOut(p *scheduler.Plan) {
 
 // build makes the batch of a plan.
 func (c *Core) build(p *scheduler.Plan) *Batch {
-	b := &c.batch
+	f := c.flights.begin()
+	f.rows, f.share, f.planned, f.void = append(f.rows[:0], p.Rows...), share{}, c.now, false
+	b := &f.batch
 	c.stats.Iter++
 	b.Iter = c.stats.Iter
 	b.Copies, b.Rows = b.Copies[:0], b.Rows[:0]
-	c.share = share{}
 	for _, a := range p.Admitted {
 		if a.Copied > 0 {
 			b.Copies = append(b.Copies, Copy{From: a.From, To: a.Seq.Table[a.Shared], Tokens: a.Copied})
 		}
 	}
-	c.reused = len(b.Copies)
-	for _, r := range p.Rows {
+	f.reused = len(b.Copies)
+	for _, r := range f.rows {
 		s := c.slots[r.Seq.Slot]
-		if s.State == request.GenReady {
-			c.enter(s, request.Decode)
-		}
-		ctx := s.State != request.Decode
-		c.share.add(ctx, r.Tokens)
-		s.holds |= holdStep
-		if s.times.Scheduled == 0 {
-			s.times.Scheduled = c.now
-		}
-		end := s.Computed + r.Tokens
-		row := Row{
-			Request: s.runs(), Tokens: s.tokens[s.Computed:end:end], Pos: s.Computed,
-			Pages: s.Table[:c.blocksFor(end)], Sample: end == s.Known, Index: s.output(), Context: ctx,
-		}
-		if row.Sample {
-			row.Forks = s.forkRequests()
-		}
 		if s.part > 0 {
 			b.Copies = append(b.Copies, Copy{From: s.source, To: s.Table[s.prompt/c.cfg.BlockTokens], Tokens: s.part})
+			s.part, s.fresh, s.first = 0, true, false
 		}
-		b.Rows = append(b.Rows, row)
+		b.Rows = append(b.Rows, c.row(f, s, r.Tokens))
+		c.fly(s, len(b.Rows), &b.Rows[len(b.Rows)-1])
 	}
-	c.plan, c.flight, c.planned = p, true, c.now
 	return b
+}
+
+// unknown stands for a token that is being sampled.
+var unknown = []int32{0}
+
+// row makes the row of s that computes n tokens.
+func (c *Core) row(f *flight, s *sequence, n int) Row {
+	if s.State == request.GenReady {
+		c.enter(s, request.Decode)
+	}
+	ctx := s.State != request.Decode && !s.Ahead
+	f.share.add(ctx, n)
+	if s.times.Scheduled == 0 {
+		s.times.Scheduled = c.now
+	}
+	end := s.Computed + n
+	row := Row{
+		Request: s.runs(), Pos: s.Computed, Pages: s.Table[:c.blocksFor(end)],
+		Sample: end == s.Known, Index: s.output(), Context: ctx,
+	}
+	if s.Ahead {
+		row.Tokens, row.Feed = unknown, s.row
+	} else {
+		row.Tokens = s.tokens[s.Computed:end:end]
+	}
+	if row.Sample && !s.Ahead { // else they draw from the row before
+		row.Forks = s.forkRequests()
+	}
+	return row
 }
 
 // unstick is the deadlock detector (ER-5): nothing runs although requests wait

@@ -130,7 +130,7 @@ func (c *Core) pulled(s *sequence, e transfer.PullEvent) {
 	if !c.enter(s, request.GenReady) {
 		return
 	}
-	s.Computed = s.Offered
+	s.settle(s.Offered)
 	c.commit(s)
 	c.forkOff(s, nil)
 	c.goOn(s)
@@ -176,7 +176,7 @@ func (c *Core) pullFailed(s *sequence, e transfer.PullEvent) {
 	if e.Code == transfer.RejectStale {
 		good = s.pull.have // the ctx worker may have overwritten what was read
 	}
-	s.Computed = min(good*b, s.Offered, s.Known-1)
+	s.settle(min(good*b, s.Offered, s.Known-1))
 	// What came without confirmation, and what is computed from it, is used by
 	// this request but never shared.
 	s.private = s.private || good > s.pull.have

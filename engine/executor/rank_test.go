@@ -300,7 +300,7 @@ func (r *rank) checkLoad(b *Batch) {
 			want.Retiring++
 			continue
 		default:
-			want.QueuedPrefill += max(p-s.Computed, 0)
+			want.QueuedPrefill += max(p-s.done, 0)
 		}
 		want.Active++
 		want.PromptTokens += p

@@ -13,7 +13,7 @@ import (
 type hold uint8
 
 const (
-	holdStep  hold = 1 << iota // it is in the batch that runs
+	holdStep  hold = 1 << iota // a batch that runs has a row of it
 	holdLease                  // its blocks are offered to a puller
 	holdRecv                   // a pull may still write its blocks
 )
@@ -28,6 +28,8 @@ type sequence struct {
 
 	tokens    []int32          // prompt, then output
 	hashes    []blockhash.Hash // chain of the full blocks of tokens, as far as needed yet
+	done      int              // leading tokens whose K and V are computed: Computed without steps that run
+	row       int              // number of its row in the batch planned last that has one
 	committed int              // leading blocks that are shared or in the index
 	private   bool             // rests on unconfirmed K and V: nothing more is committed
 	max       int              // output tokens allowed, clamped to the context length
@@ -52,7 +54,7 @@ type sequence struct {
 	forks  []*sequence // those in Fork that wait for this one
 	owed   bool        // ctx: another choice goes on elsewhere, so the blocks are leased
 	source int32       // with part: block whose beginning is to be copied before the first row
-	part   int         // tokens of it, 0 = no copy is due
+	part   int         // tokens of it, 0 = no copy is due any more
 
 	lease   lease
 	pull    pull
@@ -87,7 +89,8 @@ type pull struct {
 	stopped   bool          // the pull was told to stop
 }
 
-// output returns how many tokens were generated, here or by the ctx worker.
+// output returns how many tokens were generated, here or by the ctx worker, or
+// will be when the steps that run are over.
 func (s *sequence) output() int { return s.Known - len(s.req.Prompt) }
 
 // timesNow returns the request's times, with the blocks it has.
@@ -138,5 +141,5 @@ func (s *sequence) reserve() {
 // append adds an output token.
 func (s *sequence) append(id int32) {
 	s.tokens = append(s.tokens, id)
-	s.Known++
+	s.Known = max(s.Known, len(s.tokens))
 }

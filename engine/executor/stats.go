@@ -33,8 +33,8 @@ func (c *Core) Stats() Stats {
 		}
 	}
 	st.Holds = c.openLeases + c.recvOpen
-	if c.flight {
-		st.Holds += len(c.batch.Rows)
+	for i := range c.flights.n {
+		st.Holds += len(c.flights.ring[c.flights.first^i].rows)
 	}
 	return st
 }
@@ -56,7 +56,7 @@ func (c *Core) Check() error {
 	if err := c.kv.Check(c.tables()); err != nil {
 		return err
 	}
-	count, suspects, recvOpen, recvBlocks, lent, awaiting, forks := 0, 0, 0, 0, 0, 0, 0
+	count, suspects, recvOpen, recvBlocks, lent, awaiting, forks, lasts := 0, 0, 0, 0, 0, 0, 0, 0
 	for i, s := range c.slots {
 		if s == nil {
 			continue
@@ -67,6 +67,9 @@ func (c *Core) Check() error {
 		}
 		if s.State == request.CtxWaitPeer {
 			awaiting++
+		}
+		if s.Last {
+			lasts++
 		}
 		if s.holds&holdRecv != 0 {
 			recvOpen++
@@ -89,6 +92,8 @@ func (c *Core) Check() error {
 	case count != len(c.byID)+lent+forks || lent != c.lent || count != c.alive+c.closing || suspects != c.suspects:
 		return fmt.Errorf("executor: %d requests, %d ids, %d alive, %d closing, %d of %d suspects",
 			count, len(c.byID), c.alive, c.closing, suspects, c.suspects)
+	case lasts != c.lasts:
+		return fmt.Errorf("executor: %d requests sample their last token, counted %d", lasts, c.lasts)
 	case awaiting != c.awaiting:
 		return fmt.Errorf("executor: %d requests wait for a peer, counted %d", awaiting, c.awaiting)
 	case recvOpen != c.recvOpen || recvBlocks != c.recvBlocks:
@@ -105,12 +110,18 @@ func (c *Core) Check() error {
 
 func (c *Core) checkSequence(s *sequence) error {
 	b := c.cfg.BlockTokens
+	if s.holds&holdStep != 0 != (s.Flying > 0) || s.Flying < 0 || s.Flying > c.flights.n {
+		return fmt.Errorf("OV-3: %d rows in %d steps that run, holds %b", s.Flying, c.flights.n, s.holds)
+	}
+	if s.State.Alive() && (s.Known > len(s.tokens) != s.Ahead || s.Known-len(s.tokens) > s.Flying) {
+		return fmt.Errorf("OV-3: %d known tokens, %d of them certain, with %d rows in steps that run", s.Known, len(s.tokens), s.Flying)
+	}
 	switch s.State {
 	case request.Waiting, request.GenInit, request.Paused, request.CtxWaitPeer, request.Fork:
 		if s.State == request.Fork != (s.head != nil) {
 			return fmt.Errorf("waits for the prompt of another: %v", s.head != nil)
 		}
-		if len(s.Table) != 0 || s.holds != 0 {
+		if len(s.Table) != 0 || s.holds&^holdStep != 0 || s.Flying > 0 && s.State != request.Paused || s.Last {
 			return fmt.Errorf("has %d blocks, holds %b", len(s.Table), s.holds)
 		}
 		return nil
@@ -119,9 +130,8 @@ func (c *Core) checkSequence(s *sequence) error {
 			return fmt.Errorf("SM-5: nothing holds it")
 		}
 	}
-	if s.Computed > len(s.Table)*b || s.Known != len(s.tokens) || s.committed > len(s.Table) {
-		return fmt.Errorf("INV-6: %d of %d (%d) tokens computed, %d blocks, %d committed",
-			s.Computed, s.Known, len(s.tokens), len(s.Table), s.committed)
+	if s.Computed > len(s.Table)*b || s.done > s.Computed || s.done < s.Computed && s.Flying == 0 || s.committed > len(s.Table) {
+		return fmt.Errorf("INV-6: %d (%d) of %d tokens computed, %d blocks, %d committed", s.done, s.Computed, s.Known, len(s.Table), s.committed)
 	}
 	if s.State == request.GenRecv != (s.holds&holdRecv != 0) && s.State != request.Closed ||
 		s.State == request.CtxSend != (s.holds&holdLease != 0) {
@@ -133,7 +143,7 @@ func (c *Core) checkSequence(s *sequence) error {
 			return fmt.Errorf("INV-6: block %d at %d has other content", id, i)
 		}
 		private := i >= s.committed
-		if private && !c.flight && (ok || c.kv.Refs(id) != 1) {
+		if private && c.flights.n == 0 && (ok || c.kv.Refs(id) != 1) {
 			return fmt.Errorf("INV-5: block %d at %d may be written: indexed %v, %d references", id, i, ok, c.kv.Refs(id))
 		}
 	}

@@ -40,10 +40,11 @@ type Manager struct {
 	blocks  []block
 	lists   freeLists
 	index   map[blockhash.Hash]int32
-	pending map[blockhash.Hash]int32 // blocks that the step being planned will fill
-	kids    chains[blockhash.Hash]   // indexed blocks by parent
-	starts  chains[uint64]           // indexed blocks by parent and first tokens
-	tokens  []int32                  // [N*B] contents of indexed blocks, if Partial
+	pending [2]map[blockhash.Hash]int32 // blocks that steps will fill: the one that runs, and the one being planned
+	planned int                         // of pending: that of the step planned last
+	kids    chains[blockhash.Hash]      // indexed blocks by parent
+	starts  chains[uint64]              // indexed blocks by parent and first tokens
+	tokens  []int32                     // [N*B] contents of indexed blocks, if Partial
 	evicted uint64
 	epoch   uint32
 	events  *Events // nil = nobody may ask
@@ -58,7 +59,7 @@ func New(cfg Config) (*Manager, error) {
 		cfg:     cfg,
 		blocks:  make([]block, cfg.Blocks),
 		index:   make(map[blockhash.Hash]int32, cfg.Blocks),
-		pending: make(map[blockhash.Hash]int32),
+		pending: [2]map[blockhash.Hash]int32{{}, {}},
 		kids:    newChains[blockhash.Hash](cfg.Blocks),
 	}
 	if cfg.Partial {

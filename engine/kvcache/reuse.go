@@ -7,13 +7,15 @@ import (
 )
 
 // Match appends the blocks of the longest prefix of a hash chain that is here
-// or, with pending, will be computed in the step being planned. It takes no
+// or, with pending, will be computed by a step that runs or is being planned. It takes no
 // reference: follow with Share before anything else.
 func (m *Manager) Match(dst []int32, chain []blockhash.Hash, pending bool) []int32 {
 	for _, h := range chain {
 		id, ok := m.index[h]
 		if !ok && pending {
-			id, ok = m.pending[h]
+			if id, ok = m.pending[m.planned][h]; !ok {
+				id, ok = m.pending[m.planned^1][h]
+			}
 		}
 		if !ok {
 			break
@@ -64,13 +66,27 @@ func (m *Manager) Expect(id int32, h blockhash.Hash) {
 	if _, ok := m.index[h]; ok {
 		return
 	}
-	if _, ok := m.pending[h]; !ok {
-		m.pending[h] = id
+	for _, p := range m.pending {
+		if _, ok := p[h]; ok {
+			return
+		}
 	}
+	m.pending[m.planned][h] = id
 }
 
-// ClearPending forgets what Expect noted; call it when the step is over.
-func (m *Manager) ClearPending() { clear(m.pending) }
+// NextPending begins a step: what Expect notes from now on is of that one. The
+// step before may run still; the one before that is over.
+func (m *Manager) NextPending() {
+	m.planned ^= 1
+	clear(m.pending[m.planned])
+}
+
+// ClearPending forgets what Expect noted; call it when no step runs any more, or
+// what runs is in vain.
+func (m *Manager) ClearPending() {
+	clear(m.pending[0])
+	clear(m.pending[1])
+}
 
 // Commit enters a full, computed block into the index under h. tokens are its
 // B tokens. If another block has that content already, this one stays private

@@ -77,7 +77,7 @@ func (s *Scheduler) admit() {
 	places := s.places()
 	for len(s.waiting.list) > 0 && !s.full {
 		q := s.waiting.list[0]
-		if places < 1+q.Forks || !s.wanted(q) || s.barred != nil && s.waiting.less(s.barred, q) {
+		if places < 1+q.Forks || !s.wanted(q) || q.Flying > 0 || s.barred != nil && s.waiting.less(s.barred, q) {
 			return
 		}
 		m := s.prefix.Match(q)
@@ -110,7 +110,9 @@ func (s *Scheduler) admit() {
 func (s *Scheduler) places() int {
 	n := s.cfg.MaxBatch
 	for _, q := range s.running.list {
-		n -= 1 + q.Forks
+		if !q.Last {
+			n -= 1 + q.Forks
+		}
 	}
 	return n
 }

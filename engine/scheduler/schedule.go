@@ -77,7 +77,7 @@ func (s *Scheduler) continuePrefill() {
 }
 
 // wanted reports whether q may run in this step.
-func (s *Scheduler) wanted(q *Seq) bool { return q.Suspect || !s.lim.Suspects }
+func (s *Scheduler) wanted(q *Seq) bool { return !q.Last && (q.Suspect || !s.lim.Suspects) }
 
 // row adds a row of n tokens to the step.
 func (s *Scheduler) row(q *Seq, n int) {
@@ -88,12 +88,16 @@ func (s *Scheduler) row(q *Seq, n int) {
 
 // grow makes q's table cover tokens positions. It pauses the youngest requests
 // that have no row in this step until there is room; when that is q itself it
-// reports false.
+// reports false. It also does if q can wait for the step that runs: for one step
+// only, so that younger ones cannot keep it out.
 func (s *Scheduler) grow(q *Seq, tokens int) bool {
 	need := s.blocksFor(tokens) - len(q.Table)
 	q.grown = max(0, need)
 	if need <= 0 {
 		return true
+	}
+	if need > s.blocks.Free() && s.lim.Soon && q.step+1 == s.step {
+		return false
 	}
 	for need > s.blocks.Free() {
 		v := s.victim(q)
@@ -119,7 +123,7 @@ func (s *Scheduler) victim(q *Seq) *Seq {
 		if v == q {
 			break
 		}
-		if v.step != s.step && !v.front && v.State.Schedulable() && len(v.Table) > 0 {
+		if v.step != s.step && !v.front && !v.Last && v.State.Schedulable() && len(v.Table) > 0 {
 			return v
 		}
 	}

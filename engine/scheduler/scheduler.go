@@ -56,7 +56,8 @@ type Limits struct {
 	MaxTokens int  // rows of this step, at most Config.MaxNumTokens
 	MaxBatch  int  // requests of this step, at most Config.MaxBatch
 	Hold      bool // admit nothing to prefill
-	Pending   bool // blocks will come back without a step: a lease or receive is open
+	Pending   bool // blocks will come back without this step: a lease, a receive or a step is open
+	Soon      bool // blocks will come back when the running step is over: rather wait than pause
 	Suspects  bool // run nothing but suspects
 }
 
@@ -229,5 +230,5 @@ func (s *Scheduler) blocksFor(tokens int) int {
 
 // decoding reports whether q needs exactly its newest token computed.
 func decoding(q *Seq) bool {
-	return (q.State == request.Decode || q.State == request.GenReady) && q.Known == q.Computed+1
+	return (q.State == request.Decode || q.State == request.GenReady || q.Ahead) && q.Known == q.Computed+1
 }

@@ -220,3 +220,63 @@ func TestAloneWithoutRoomStarves(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+// TestRunningSteps tells what a request gets while steps run that have rows of it.
+func TestRunningSteps(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		q        Seq
+		waits    bool // in the queue, else it runs with a block
+		admitted int
+		rows     int
+	}{
+		{"its token is being sampled", Seq{State: request.Prefill, Known: 5, Computed: 4, Flying: 1, Ahead: true}, false, 0, 1},
+		{"its last token is", Seq{State: request.Decode, Known: 5, Computed: 4, Flying: 1, Ahead: true, Last: true}, false, 0, 0},
+		{"its chunk runs", Seq{State: request.Prefill, Known: 8, Computed: 4, Flying: 1}, false, 0, 1},
+		{"it was paused and runs still", Seq{State: request.Paused, Known: 5, Flying: 1, Ahead: true}, true, 0, 0},
+		{"it was paused", Seq{State: request.Paused, Known: 5}, true, 1, 1},
+	} {
+		p := &pool{total: 8}
+		s, err := New(Config{Policy: MaxUtilization, Chunking: FirstCome, Queue: FCFS, BlockTokens: 4, MaxBatch: 8, MaxNumTokens: 64}, p, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := tc.q
+		q.Number, q.Complete = 1, 4
+		if tc.waits {
+			s.Enqueue(&q)
+		} else {
+			q.Table, _ = p.Take(nil, 1)
+			s.put(&q, inRunning)
+		}
+		if plan := s.Schedule(Limits{MaxTokens: 64, MaxBatch: 8, Pending: true}); len(plan.Rows) != tc.rows || len(plan.Admitted) != tc.admitted {
+			t.Errorf("%s: %d rows, %d admitted", tc.name, len(plan.Rows), len(plan.Admitted))
+		}
+	}
+}
+
+// TestWaitsOnceForBlocksThatComeBack lets the older of two requests wait for the
+// step that runs instead of pausing the other, but not twice.
+func TestWaitsOnceForBlocksThatComeBack(t *testing.T) {
+	p := &pool{total: 2}
+	s, err := New(Config{Policy: MaxUtilization, Chunking: FirstCome, Queue: FCFS, BlockTokens: 4, MaxBatch: 8, MaxNumTokens: 64}, p, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := &Seq{Number: 1, State: request.Decode, Known: 4, Computed: 3, Complete: 2}
+	young := &Seq{Number: 2, State: request.Decode, Known: 4, Computed: 3, Complete: 2}
+	for _, q := range []*Seq{old, young} {
+		q.Table, _ = p.Take(nil, 1)
+		s.put(q, inRunning)
+	}
+	for i, want := range []struct{ rows, paused int }{{2, 0}, {0, 0}, {1, 1}} {
+		lim := Limits{MaxTokens: 64, MaxBatch: 8, Pending: true, Soon: i > 0}
+		plan := s.Schedule(lim)
+		if len(plan.Rows) != want.rows || len(plan.Paused) != want.paused {
+			t.Fatalf("plan %d: %d rows, %d paused; want %+v", i, len(plan.Rows), len(plan.Paused), want)
+		}
+		if i == 0 {
+			old.Computed, old.Known, young.Computed, young.Known = 4, 5, 4, 5
+		}
+	}
+}

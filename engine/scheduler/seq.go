@@ -15,8 +15,11 @@ type Seq struct {
 	Priority float64 // 0..1, for the Priority queue
 	State    request.State
 
-	Known    int     // prompt and generated tokens
-	Computed int     // leading tokens whose K and V are in Table's blocks
+	Known    int     // prompt and generated tokens, with those that running steps sample
+	Computed int     // leading tokens whose K and V are in Table's blocks, or will be when the running steps are over
+	Flying   int     // running steps that have a row of it
+	Ahead    bool    // the newest of Known is still being sampled
+	Last     bool    // and after it there are no more: it gets no rows
 	Offered  int     // tokens that a pull brings, for GenInit
 	Borrows  bool    // for GenInit: prefills after the pull, which is only an optimisation
 	Forks    int     // sequences that will start with its first token and count as running then

@@ -362,6 +362,9 @@ func TestRandomRuns(t *testing.T) {
 			"jump": func(t *rapid.T) { c.Now += time.Duration(rapid.IntRange(0, 5000).Draw(t, "ms")) * time.Millisecond },
 			"reset": func(t *rapid.T) {
 				if rapid.IntRange(0, 5).Draw(t, "rare") == 0 {
+					if err := c.Gen.Land(c.Now); err != nil {
+						t.Fatal(err)
+					}
 					c.Gen.Core.ResetCache()
 				}
 			},
@@ -434,6 +437,9 @@ func randomCluster(t *rapid.T) *Cluster {
 	}
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, w := range []*Worker{ctx, gen} {
+		w.Overlap = rapid.SampledFrom([]Overlap{InTurn, Eager, Lazy}).Draw(t, "overlap")
 	}
 	c := NewCluster(ctx, gen, rapid.Uint64().Draw(t, "seed"))
 	c.Net.StopTime = 20 * time.Millisecond

@@ -50,6 +50,18 @@ func (m *Model) Write(root blockhash.Hash, r executor.Row) {
 	}
 }
 
+// Spoil leaves behind what a step may that failed: anything where it wrote.
+func (m *Model) Spoil(b *executor.Batch) {
+	for _, c := range b.Copies {
+		clear(m.block(c.To)[:c.Tokens])
+	}
+	for _, r := range b.Rows {
+		for p := r.Pos; p < r.Pos+len(r.Tokens); p++ {
+			m.block(r.Pages[p/m.BlockTokens])[p%m.BlockTokens] = slot{}
+		}
+	}
+}
+
 // Next reads all positions of a row and returns what the next tokens are drawn from. known are the
 // tokens that the row's request really has: any other slot content is an error.
 func (m *Model) Next(root blockhash.Hash, r executor.Row, known []int32) (uint64, error) {

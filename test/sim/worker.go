@@ -17,6 +17,7 @@ type Track struct {
 	Choice  int
 	Forks   []*Track // the choices after the first
 	Tokens  []int32
+	Probs   []float64 // log-probabilities of the tokens
 	Text    string
 	Finish  request.Finish
 	Err     *request.Error
@@ -62,11 +63,15 @@ type Worker struct {
 	OnEffects func(*executor.Effects)
 
 	Rows     int    // rows run so far
+	Fed      int    // of them, whose token came from the step before
 	MaxAlive int    // most requests with blocks seen in a step
 	Log      string // rows of each step as "id:tokens", if KeepLog
 	KeepLog  bool
 
 	CheckEvery uint64 // prove the core's invariants in every n-th step, 0 = in all
+
+	Overlap Overlap // plan a step while another runs
+	flying  *launch // that step
 
 	fetch func() *executor.Effects // Core.Effects, or of what is around it
 	cfg   executor.Config
@@ -104,6 +109,9 @@ func (w *Worker) Submit(now time.Duration, r *request.Request, h *transfer.Handl
 
 // Step runs one iteration and reports whether a step was launched.
 func (w *Worker) Step(now time.Duration) (bool, error) {
+	if w.Overlap != InTurn {
+		return w.overlapped(now)
+	}
 	b := w.Core.Plan(now)
 	w.flush()
 	if b == nil {
@@ -112,18 +120,24 @@ func (w *Worker) Step(now time.Duration) (bool, error) {
 	if err := w.checkBatch(b); err != nil {
 		return true, err
 	}
-	res := w.run(b)
+	w.apply(now, b, w.run(b))
+	return true, w.check()
+}
+
+// apply gives the core the results of a batch, and reports whether these are good.
+func (w *Worker) apply(now time.Duration, b *executor.Batch, res executor.Result) bool {
 	if w.BeforeApply != nil {
 		w.BeforeApply(b)
 	}
 	if w.FailStep != nil {
 		if err := w.FailStep(b); err != nil {
 			res = executor.Result{Err: err}
+			w.Model.Spoil(b)
 		}
 	}
 	w.Core.Apply(now, res)
 	w.flush()
-	return true, w.check()
+	return res.Err == nil
 }
 
 // Run steps until nothing can run, at most limit times.
@@ -161,17 +175,20 @@ func (w *Worker) run(b *executor.Batch) executor.Result {
 		w.Log += "| "
 	}
 	for i, r := range b.Rows {
-		h, err := w.Model.Next(w.Root(r.Request), r, w.known(r.Request))
+		h, err := w.Model.Next(w.Root(r.Request), r, w.knownTo(&r))
 		if err != nil && w.err == nil {
 			w.err = err
 		}
-		res.Sampled[i].Token = request.Token{ID: draw(h, w.Model.Vocab, int(r.Request.Sampling.Stream))}
+		res.Sampled[i].Token = w.token(h, r.Request)
 		for _, q := range r.Forks {
-			one := executor.Sampled{Token: request.Token{ID: draw(h, w.Model.Vocab, int(q.Sampling.Stream))}}
-			res.Sampled[i].Forks = append(res.Sampled[i].Forks, one)
+			res.Sampled[i].Forks = append(res.Sampled[i].Forks, executor.Sampled{Token: w.token(h, q)})
 		}
 	}
 	return res
+}
+
+func (w *Worker) token(h uint64, r *request.Request) request.Token {
+	return request.Token{ID: draw(h, w.Model.Vocab, int(r.Sampling.Stream)), Logprob: -float64(h % 1009)}
 }
 
 // known returns the tokens a choice has by the client's account.
@@ -197,12 +214,14 @@ func (w *Worker) checkBatch(b *executor.Batch) error {
 	for _, r := range b.Rows {
 		rows += len(r.Tokens)
 		end, seq := r.Pos+len(r.Tokens), sequence{r.Request.ID, r.Request.Sampling.Stream}
-		known := w.known(r.Request)
+		known := w.knownTo(&r)
 		switch {
 		case seen[seq]:
 			return fmt.Errorf("sim: INV-8: request %d is twice in a batch", r.Request.ID)
 		case len(r.Tokens) == 0 || end > len(known) || !slices.Equal(known[r.Pos:end], r.Tokens):
 			return fmt.Errorf("sim: INV-8: request %d: row of %d tokens at %d of %d", r.Request.ID, len(r.Tokens), r.Pos, len(known))
+		case r.Feed > 0 && (len(r.Forks) > 0 || r.Context):
+			return fmt.Errorf("sim: request %d: a row that takes a token over draws for %d others", r.Request.ID, len(r.Forks))
 		case r.Sample != (end == len(known)):
 			return fmt.Errorf("sim: request %d: sample %v at %d of %d", r.Request.ID, r.Sample, end, len(known))
 		case !r.Sample && end%w.cfg.BlockTokens != 0:
@@ -261,7 +280,7 @@ func (w *Worker) output(o executor.Output) error {
 		t.FirstAt = iter
 	}
 	for _, tok := range o.Tokens {
-		t.Tokens = append(t.Tokens, tok.ID)
+		t.Tokens, t.Probs = append(t.Tokens, tok.ID), append(t.Probs, tok.Logprob)
 	}
 	t.Text += o.Text
 	t.Finish, t.Err, t.Usage = o.Finish, o.Err, o.Usage

@@ -1,0 +1,54 @@
+package executor
+
+import (
+	"slices"
+	"testing"
+
+	"tandem/engine/request"
+	"tandem/engine/scheduler"
+)
+
+// tight is a pool in which the older of two requests takes the other's blocks.
+func tight() Config {
+	c := forkConfig()
+	c.Policy, c.BlockReuse, c.Blocks = scheduler.MaxUtilization, false, 6
+	return c
+}
+
+// TestPausedWhileItRuns lets a request of several choices be paused while the step
+// runs that samples their first tokens: the tokens count, and every choice goes on
+// by itself when there is room.
+func TestPausedWhileItRuns(t *testing.T) {
+	r := newRank(t, tight())
+	old := r.submit(ask(1, 10, count(0, 15)...), nil)
+	r.step(0)                                            // 16 tokens known, 4 blocks
+	young := r.submit(several(2, 2, 3, 1, 2, 3, 4), nil) // one block, and it needs another for each choice
+	b := r.Plan(0)                                       // the 16th token and the prompt
+	if len(b.Rows) != 2 || len(b.Rows[1].Forks) != 1 {
+		t.Fatalf("%+v", b.Rows)
+	}
+	next := r.Plan(0) // both need a block and there is one
+	if len(next.Rows) != 1 || r.clients[2].finish != request.Running || r.slots[1].State != request.Paused {
+		t.Fatalf("the second request is %v; rows %+v", r.slots[1].State, next.Rows)
+	}
+	r.Apply(0, r.run(b))
+	r.collect()
+	if len(young.tokens) != 1 || len(young.forks[0].tokens) != 1 {
+		t.Fatalf("%v, %v", young.tokens, young.forks[0].tokens)
+	}
+	if q := r.slots[2]; q.State != request.Paused || len(q.Table) != 0 {
+		t.Fatalf("the second choice is %v with %d blocks of those that are gone", q.State, len(q.Table))
+	}
+	r.Apply(0, r.run(next))
+	r.collect()
+	r.drainQueue(0)
+	if !slices.Equal(old.tokens, r.oracle(old.req, 0, 10)) {
+		t.Errorf("%v", old.tokens)
+	}
+	r.verifyEnd(true)
+	for i := range 2 {
+		if got := young.choice(i).tokens; !slices.Equal(got, r.oracle(young.req, i, 3)) {
+			t.Errorf("choice %d: %v", i, got)
+		}
+	}
+}
