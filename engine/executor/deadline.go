@@ -163,14 +163,24 @@ func (c *Core) overdue(s *sequence) {
 			c.giveUpLoan(s)
 			return
 		}
-		c.fx().KeepAlives = append(c.fx().KeepAlives, *s.pull.handle)
-		s.pull.keepAlive = c.nextKeepAlive(s.pull.handle)
+		if s.pull.keepAlive = never; !c.stands(s) {
+			c.fx().KeepAlives = append(c.fx().KeepAlives, *s.pull.handle)
+			s.pull.keepAlive = c.nextKeepAlive(s.pull.handle)
+		}
 	case request.GenRecv:
 		c.pullOverdue(s)
 	case request.CtxSend:
 		c.stats.LeasesExpired++
 		c.endLease(s)
 	}
+}
+
+// stands reports whether nothing has run here for the life of a lease although
+// s waits for room all that time. In a mixed worker the room may be under the
+// lease that s renews itself, or a ring of such legs keeps each other out, over
+// several workers too; so it lets go, and computes what it cannot fetch.
+func (c *Core) stands(s *sequence) bool {
+	return c.flights.n == 0 && c.sch.Receiving() == 0 && c.now-max(s.arrived, c.applied) >= s.pull.handle.Lease
 }
 
 // NextDeadline returns the engine-clock time at which Plan should be called

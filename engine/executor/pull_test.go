@@ -153,3 +153,66 @@ func TestFirstTokenIsShownOnce(t *testing.T) {
 		}
 	}
 }
+
+// TestOwnLeaseKeepsNobodyOutForEver: a mixed worker's gen leg that finds no room beside the lease it will fetch from renews
+// that lease while steps run, and lets go when nothing does.
+func TestOwnLeaseKeepsNobodyOutForEver(t *testing.T) {
+	cfg := testConfig(Mixed)
+	cfg.Blocks, cfg.BlockReuse, cfg.PartialReuse = 7, false, false
+	c, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	step := func(now time.Duration) *Effects {
+		b := c.Plan(now)
+		if b == nil {
+			return c.Effects()
+		}
+		out := Result{Sampled: make([]Sampled, len(b.Rows))}
+		for i := range out.Sampled {
+			out.Sampled[i].Token.ID = 9
+		}
+		c.Apply(now, out)
+		return c.Effects()
+	}
+	prompt := make([]int32, 60)
+	ctx := &request.Request{ID: 1, Kind: request.ContextOnly, TransferID: 5, Prompt: prompt, MaxTokens: 4, Sampling: request.DefaultSampling()}
+	c.Submit(0, ctx, nil)
+	o := step(0).Outputs
+	if len(o) != 1 || o[0].Handle == nil {
+		t.Fatalf("%+v", o)
+	}
+	r := &request.Request{ID: 2, Prompt: prompt, MaxTokens: 4, Sampling: request.DefaultSampling()}
+	gen(r)
+	c.Submit(0, r, o[0].Handle)
+	busy, now := 4*cfg.Lease, time.Duration(0)
+	renewed, ended := 0, time.Duration(0)
+	for ended == 0 && now < time.Hour {
+		var ok bool
+		if now, ok = c.NextDeadline(); !ok {
+			t.Fatal("it waits for nothing")
+		}
+		c.applied = max(c.applied, min(now, busy)) // as if others ran
+		e := step(now)
+		for _, h := range e.KeepAlives {
+			renewed++
+			c.KeepAlive(now, transfer.KeepAlive{ID: h.ID, Epoch: h.Epoch})
+		}
+		for _, p := range e.Pulls {
+			c.PullEvent(now, transfer.PullEvent{ID: p.Handle.ID, Done: true, Code: transfer.RejectUnknown})
+			for range 4 {
+				for _, o := range step(now).Outputs {
+					if o.Request.ID == 2 && o.Finish != request.Running {
+						ended = now
+					}
+				}
+			}
+		}
+	}
+	if ended < busy || ended > busy+3*cfg.Lease || renewed < 10 {
+		t.Errorf("it ended at %v after %d renewals, others ran until %v", ended, renewed, busy)
+	}
+	if err := c.Check(); err != nil {
+		t.Error(err)
+	}
+}
