@@ -9,7 +9,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc"
+
 	"tandem/engine/transfer"
+	pb "tandem/engine/transfer/transferpb"
 )
 
 const frameBytes = 1024 + frameHeaderBytes
@@ -424,4 +427,58 @@ func TestStopWhileDialling(t *testing.T) {
 	<-dialling
 	g.Stop(1)
 	checkFailed(t, g.final(t, 1), CodeCancelled, "stopped")
+}
+
+// unread is an owner that takes control streams and reads nothing of them.
+type unread struct {
+	pb.UnimplementedTransferServer
+	came chan struct{}
+}
+
+func (u unread) Exchange(stream pb.Transfer_ExchangeServer) error {
+	u.came <- struct{}{}
+	<-stream.Context().Done()
+	return nil
+}
+
+// TestSendToOwnerThatDoesNotRead ends soon after the link's context: it is not the owner that says how long it takes.
+func TestSendToOwnerThatDoesNotRead(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv, u := grpc.NewServer(), unread{came: make(chan struct{}, 2)}
+	pb.RegisterTransferServer(srv, u)
+	done := make(chan struct{})
+	go func() { defer close(done); _ = srv.Serve(ln) }()
+	t.Cleanup(func() { srv.Stop(); <-done })
+	o := newOwner(t, Config{NoLocal: true}, newPool(1, 1024))
+	g := newGen(t, Config{NoLocal: true}, newPool(1, 1024))
+	h := o.offer(1, 0, 8000)
+	h.Endpoint = endpointScheme + ln.Addr().String()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	l, err := g.openLink(ctx, &h, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-u.came
+	sent := make(chan error, 1)
+	go func() {
+		var err error
+		for err == nil { // gRPC takes the first ones on trust
+			err = l.send(&pb.PullerMessage{Kind: &pb.PullerMessage_Attach{Attach: &pb.Attach{Have: encodeHashes(h.Hashes)}}})
+		}
+		sent <- err
+	}()
+	cancel(errStopped)
+	select {
+	case err := <-sent:
+		if !errors.Is(err, errStopped) {
+			t.Errorf("%v", err)
+		}
+	case <-time.After(wait):
+		t.Fatal("it waits for the owner")
+	}
+	l.cancel(context.Canceled)
+	l.finish()
 }

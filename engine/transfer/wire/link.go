@@ -56,6 +56,8 @@ func (p *Puller) openLink(ctx context.Context, h *transfer.Handle, fresh bool) (
 	l.ctx, l.cancel = context.WithCancelCause(ctx)
 	streamCtx, hangUp := context.WithCancel(context.WithoutCancel(ctx))
 	l.hangUp = hangUp
+	// An owner that does not read blocks a message that is longer than the stream's window. A CANCEL has its grace.
+	context.AfterFunc(l.ctx, func() { time.AfterFunc(2*cancelGrace, hangUp) })
 	if !p.cfg.NoLocal {
 		l.local = findLocal(h.Endpoint, h.Incarnation)
 	}
