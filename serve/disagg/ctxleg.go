@@ -74,7 +74,7 @@ func (s *Server) contextAttempt(ctx context.Context, p *RoutePlan, sel router.Se
 	}
 	l, lerr := s.start(ctx, p, call{
 		role: discovery.Context, inst: sel.Instance, rank: sel.Rank, id: id, body: body,
-		limit: p.Deadline.Sub(s.now()), cause: errTimeout, tell: true,
+		limit: p.Deadline.Sub(s.now()), cause: p.overtime, tell: true,
 	})
 	if lerr != nil {
 		s.obs.LegEnded(LegEnd{Role: RoleContext})

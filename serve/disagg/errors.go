@@ -19,6 +19,7 @@ import (
 // Causes for which a leg's context ends early.
 var (
 	errTimeout    = errors.New("it took longer than request_timeout_sec")
+	errPatience   = errors.New("it took longer than X-Request-Timeout-Ms, the client's own limit")
 	errIdle       = errors.New("the worker sent nothing for stream_idle_timeout_sec")
 	errAdmission  = errors.New("the worker did not accept the request within admission_timeout_sec")
 	errWorkerLost = errors.New("the worker's process ended")
@@ -85,7 +86,7 @@ func transportError(ctx context.Context, err error, begun bool) (fault, *openai.
 	switch {
 	case errors.Is(cause, errAdmission):
 		return faultSilent, openai.NewError(http.StatusGatewayTimeout, "", "%v", cause)
-	case errors.Is(cause, errTimeout) || errors.Is(cause, errIdle):
+	case errors.Is(cause, errTimeout) || errors.Is(cause, errPatience) || errors.Is(cause, errIdle):
 		return faultDeadline, openai.NewError(http.StatusGatewayTimeout, "", "%v", cause)
 	case errors.Is(cause, errWorkerMute):
 		return faultBroken, upstream("the worker does not answer any more")

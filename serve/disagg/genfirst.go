@@ -192,7 +192,7 @@ func (s *Server) bothLegs(ctx context.Context, p *RoutePlan, c *pair, out *clien
 // firstLeg runs the gen leg. A worker that refuses it has taken nothing: another one is asked, once, under the same id.
 func (s *Server) firstLeg(gctx, ctx context.Context, p *RoutePlan, c *pair, g *genAttempt) *legError {
 	g.inst, g.rank = c.gen.Instance, c.gen.Rank
-	g.limit, g.cause = p.Deadline.Sub(s.now()), errTimeout
+	g.limit, g.cause = p.Deadline.Sub(s.now()), p.overtime
 	lerr := s.runGen(gctx, g)
 	if lerr == nil || !lerr.refused() || g.out.relayed || s.cfg.NoRetry {
 		return lerr

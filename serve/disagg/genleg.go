@@ -41,7 +41,7 @@ func (s *Server) generationLeg(ctx context.Context, p *RoutePlan, h *handoff, ou
 		if h != nil {
 			g.id = h.id
 		}
-		g.limit, g.cause = p.Deadline.Sub(s.now()), errTimeout
+		g.limit, g.cause = p.Deadline.Sub(s.now()), p.overtime
 		if d := t.patience(admission.Sub(s.now()), len(list())); h != nil && p.Req.Stream && d < g.limit {
 			g.limit, g.cause = d, errAdmission
 		}
@@ -133,11 +133,11 @@ func (s *Server) runGen(ctx context.Context, g *genAttempt) *legError {
 	defer l.close()
 	g.announce(l.resp.Header.Get(openai.HeaderRoute))
 	if g.p.Req.Stream {
-		first := g.p.Deadline.Sub(s.now())
+		first, why := g.p.Deadline.Sub(s.now()), &g.p.overtime
 		if g.resume {
-			first = s.cfg.RequestTimeout // it has a prefill to do, as a request that arrives now
+			first, why = s.cfg.RequestTimeout, &errTimeout // it has a prefill to do, as a request that arrives now
 		}
-		l.why.Store(&errTimeout)
+		l.why.Store(why)
 		l.timer.Reset(max(1, first))
 		g.out.id = g.id
 		g.out.have.broke() // what an attempt before told and did not send

@@ -133,6 +133,9 @@ func (s *Server) admit(data []byte, h http.Header, e openai.Endpoint, p *RoutePl
 		return err
 	}
 	p.admitted(req, &s.cfg.Conversations, &who, limit)
+	if limit < s.cfg.RequestTimeout {
+		p.overtime = errPatience
+	}
 	return nil
 }
 

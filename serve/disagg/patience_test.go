@@ -40,9 +40,7 @@ func TestClientsLimitTheirRequests(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	slow.post(completions, hello, openai.HeaderTimeout, "50").wantError(t, 503)
-	if a := <-first; a.status != http.StatusGatewayTimeout {
-		t.Errorf("%d %s", a.status, a.raw)
-	}
+	(<-first).wantError(t, http.StatusGatewayTimeout, openai.HeaderTimeout)
 	if n := len(slow.ctx[0].requests()); n != 1 {
 		t.Errorf("%d prefills; the one that was late in the queue must cost none", n)
 	}

@@ -33,6 +33,7 @@ type RoutePlan struct {
 	Path      Path              // as planned; a finished ctx leg turns ctx_gen into ctx_only
 	Arrived   time.Time
 	Deadline  time.Time // of the whole answer, or of a stream's first event
+	overtime  error     // what its passing means: errTimeout, or errPatience
 
 	trip journey
 	last *handoff // of the newest ctx reply, nil = none
@@ -51,7 +52,7 @@ type RoutePlan struct {
 
 // admitted completes the plan of a request that arrived with what was found out about it.
 func (p *RoutePlan) admitted(req *openai.Request, rules *conversation.Rules, who *conversation.Resolved, limit time.Duration) {
-	p.Req, p.Deadline = req, p.Arrived.Add(limit)
+	p.Req, p.Deadline, p.overtime = req, p.Arrived.Add(limit), errTimeout
 	p.Ctx, p.Gen = rules.Views(*who)
 	switch {
 	case req.PromptIDs != nil:
