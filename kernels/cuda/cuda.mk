@@ -30,7 +30,7 @@ test-cuda: ## the CUDA backend on an emulator of its own; needs a C++ compiler, 
 
 # The folder needs no Go, compiler or network where it is carried to.
 GPU_CHECK       ?= bin/gpu-check
-GPU_CHECK_FLAGS ?= -trimpath
+GPU_CHECK_FLAGS ?= -trimpath -ldflags '-s -w'
 GPU_TESTS       := kernels/cuda/cases engine/cuda/gpu engine/cuda/gemm test/tinymodel
 gpu-check: ## one folder with the check of a real GPU: carry it there, run its run.sh
 	@.ci/need go cc

@@ -79,9 +79,19 @@ func checkSteps(t *testing.T, lines []report.Line) {
 			t.Errorf("%d lines of %s, want %d", count[step], step, least)
 		}
 	}
-	if !slices.ContainsFunc(lines, func(l report.Line) bool { return l.Name == measure.Copy && l.Bytes > 0 }) {
-		t.Error("no copy was measured")
+	has := func(what string, fn func(l report.Line) bool) {
+		if !slices.ContainsFunc(lines, fn) {
+			t.Error("no line of", what)
+		}
 	}
+	has("a copy", func(l report.Line) bool { return l.Name == measure.Copy && l.Bytes > 0 })
+	// By hand: the matrices of two layers have 49152 elements, the output matrix 300 x 64, a token's cache 256 bytes.
+	has("the bytes of a decoding step", func(l report.Line) bool {
+		return l.Step == report.Decode && l.Model == "tiny" && l.Batch == 1 && l.Bytes == 2*(49152+300*64)+40*256
+	})
+	has("the operations of a prompt", func(l report.Line) bool {
+		return l.Step == report.Prefill && l.Rows == 8 && l.Flop == 2*49152*8+2*2*64*8*8
+	})
 }
 
 func runCheck(t *testing.T, dir string, wantErr func(error) bool, env ...string) []byte {

@@ -108,7 +108,8 @@ if smi=$(tool nvidia-smi) && [ -n "$smi" ]; then
 else
 	result nvidia-smi skipped 0 "not here"
 fi
-result libraries ok 0 "cuBLASLt: ${TANDEM_CUBLASLT:-none}, NCCL: ${TANDEM_NCCL:-none}"
+printf '%s\n' "${TANDEM_CUBLASLT:-no cuBLASLt}" "${TANDEM_NCCL:-no NCCL}" >logs/libraries.out
+result libraries ok 0 "cuBLASLt: $(basename "${TANDEM_CUBLASLT:-none}"), NCCL: $(basename "${TANDEM_NCCL:-none}")"
 step machine 15 ./gpucheck machine || exit 1
 capability=90
 if grep -q '"emulator":true' "$out"; then

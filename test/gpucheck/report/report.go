@@ -88,7 +88,7 @@ func (r *Report) machine() {
 
 func (r *Report) steps() {
 	r.each(Run, "Steps", "| step | result | seconds | |", func(l *Line) {
-		r.printf("| %s | %s | %.0f | %s |\n", l.Name, l.Status, l.Seconds, l.Note)
+		r.printf("| %s | %s | %.0f | %s |\n", l.Name, l.Status, l.Seconds, strings.ReplaceAll(strings.TrimSpace(l.Note), "|", "\\|"))
 	})
 }
 

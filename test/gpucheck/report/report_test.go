@@ -15,7 +15,7 @@ import (
 func output(emulator bool) []Line {
 	return []Line{
 		{Step: Machine, Device: "a device", Note: "10 GB are free", Emulator: emulator},
-		{Step: Run, Status: OK, Result: measure.Result{Name: "cases", Seconds: 12}},
+		{Step: Run, Status: OK, Note: "a|b ", Result: measure.Result{Name: "cases", Seconds: 12}},
 		{Step: Measure, Result: measure.Result{Name: measure.Copy, Bytes: 1e9, Seconds: 1e-3}},
 		{Step: Measure, Result: measure.Result{Name: measure.Cube, Flop: 1e12, Seconds: 1e-3}},
 		{Step: Decode, Model: "m", Gap: 20e-6, Result: measure.Result{Batch: 4, Context: 100, Bytes: 8e9, Seconds: 10e-3}},
@@ -48,7 +48,7 @@ func TestReportComparesWithCeilings(t *testing.T) {
 	text := New(write(t, output(false))).String()
 	for _, want := range []string{
 		"1000 GB/s of copies, 1000 TFLOP/s",
-		"| cases | ok | 12 |",
+		"| cases | ok | 12 | a\\|b |",
 		"| m | 4 | 100 | 10.00 | 400 | 8.00 | 80 % | pass | 20 | pass |",
 		"| m | 16 | 100 | 10.00 | 1600 | 7.00 | 70 % | FAIL | 80 | FAIL |",
 		"| m | 64 | 0 | no room |",
