@@ -43,6 +43,8 @@ type Backend struct {
 	decode   kernels.Decode
 	prefill  kernels.Prefill
 	parts    []int // of a collective, by rank
+	link     Link  // between the devices of the ranks, nil = over the host
+	agreed   bool  // whether there is one
 
 	progress  atomic.Uint64
 	copyError atomic.Pointer[error]
@@ -135,6 +137,9 @@ func (b *Backend) free() {
 	}
 	for _, m := range b.scratch.pinned {
 		_ = m.Free()
+	}
+	if b.link != nil {
+		_ = b.link.Close()
 	}
 	if b.multi != nil {
 		_ = b.multi.Close()

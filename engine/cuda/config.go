@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"tandem/engine/tensor"
 )
@@ -48,6 +49,12 @@ type Config struct {
 	// Group is the group that the backend's rank belongs to, nil for a backend
 	// that is alone.
 	Group Group
+	// Join joins the Link of the group's ranks, on the device's thread; nil for a
+	// machine that has none. Without it, or on one device for several ranks, the
+	// ranks meet on the host.
+	Join func(context.Context) (Link, error)
+	// LinkTimeout bounds a step over a Link, 0 = DefaultLinkTimeout.
+	LinkTimeout time.Duration
 	// MaxSharedRows is the most rows of all ranks in a step; 0 is MaxRows for each.
 	MaxSharedRows int
 	// Graphs are the numbers of decoding rows for which a step is captured once and

@@ -11,8 +11,9 @@ import (
 	"tandem/engine/pass"
 )
 
-// Collectives go through pinned host memory: the ranks' own kernels are done, the
-// rows meet on the host, and what came of it goes back.
+// Collectives go over a Link between devices or, without one, through pinned host
+// memory: the ranks' own kernels are done, the rows meet on the host, and what came
+// of it goes back.
 
 // stage is host memory for the rows of all ranks.
 func (b *Backend) openStage() (err error) {
@@ -23,7 +24,10 @@ func (b *Backend) openStage() (err error) {
 	for i := range b.buffers {
 		widest = max(widest, b.buffers[i].width*b.buffers[i].size)
 	}
-	n := max(int64(b.cfg.sharedRows())*int64(widest), 4*int64(b.cfg.MaxSeqs)*int64(b.Vocab)) + 4*int64(b.cfg.Group.Size())
+	// Parts of ranks may all take as much as the largest.
+	size := int64(b.cfg.Group.Size())
+	rows, logits := int64(b.cfg.MaxRows)*int64(widest), 4*int64(b.cfg.MaxSeqs)*(int64(b.Vocab)/size+1)
+	n := max(int64(b.cfg.sharedRows())*int64(widest), size*(max(rows, logits)+16))
 	if b.scratch.stage, err = b.allocPinned(n); err != nil {
 		return err
 	}
@@ -59,6 +63,9 @@ func (b *Backend) gatherRows(op *pass.Op) (step, error) {
 	in, out := b.buffers[op.In], b.buffers[op.Out]
 	row := in.width * in.size
 	return func(s *shape) error {
+		if on, err := b.linked(); on || err != nil {
+			return firstOf(err, func() error { return b.linkGatherRows(s, &in, &out) })
+		}
 		first, total := b.first(s)
 		own := b.scratch.stage.Slice(int64(first*row), int64(s.rows*row))
 		if err := b.stream.Read(own, in.at); err != nil {
@@ -102,6 +109,9 @@ func (b *Backend) gatherColumns(all buffer, cuts []int, rows func(*shape) int) (
 	}
 	return func(s *shape) error {
 		n := rows(s)
+		if on, err := b.linked(); on || err != nil {
+			return firstOf(err, func() error { return b.linkGatherColumns(&all, cuts, n) })
+		}
 		own, total := b.layParts(func(r int) int { _, width := column(r); return n * int(width) })
 		at, width := column(id)
 		if err := b.stream.CopyRows(b.scratch.shares.At(own), width, at, stride, width, n); err != nil {
@@ -160,7 +170,20 @@ func (b *Backend) addShares(op *pass.Op) (step, error) {
 	}
 	add, err := b.code.find("td_add")
 	width := share.width
+	plus := func(s *shape, delta gpu.Ptr) error {
+		b.args.Reset().Ptr(x.at).Ptr(delta).Ptr(0).I64(int64(s.rows * width)).I32(width)
+		return b.launch(add, each(s.rows*width, 4))
+	}
 	return func(s *shape) error {
+		if on, err := b.linked(); on || err != nil {
+			return firstOf(err, func() error {
+				offset, err := b.linkShares(s, &share)
+				if err != nil {
+					return err
+				}
+				return plus(s, b.scratch.shares.At(offset))
+			})
+		}
 		first, total := b.first(s)
 		sum := b.scatter
 		if !share.shared {
@@ -182,9 +205,16 @@ func (b *Backend) addShares(op *pass.Op) (step, error) {
 		if err := b.stream.Write(b.scratch.shares, from); err != nil {
 			return err
 		}
-		b.args.Reset().Ptr(x.at).Ptr(b.scratch.shares).Ptr(0).I64(int64(s.rows * width)).I32(width)
-		return b.launch(add, each(s.rows*width, 4))
+		return plus(s, b.scratch.shares)
 	}, err
+}
+
+// firstOf is err, or else what fn returns.
+func firstOf(err error, fn func() error) error {
+	if err != nil {
+		return err
+	}
+	return fn()
 }
 
 // scatter sums rows of all ranks, of which each gets its own.

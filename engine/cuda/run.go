@@ -77,7 +77,11 @@ func (b *Backend) do(fn func() error) error {
 func (b *Backend) Fatal() error { return b.broken }
 
 func (b *Backend) wait() error {
-	err := b.stream.Sync()
+	wait := b.stream.Sync
+	if b.link != nil {
+		wait = b.await
+	}
+	err := wait()
 	b.progress.Add(1)
 	return err
 }

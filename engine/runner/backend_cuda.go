@@ -3,8 +3,11 @@
 package runner
 
 import (
+	"context"
 	"fmt"
+	"unsafe"
 
+	"tandem/engine/comm"
 	"tandem/engine/cuda"
 	"tandem/engine/cuda/gpu"
 )
@@ -35,7 +38,12 @@ func (d *cudaDevices) make(c backendConfig) (Backend, error) {
 		Graphs: d.o.Graphs, Loaded: d.o.Loaded,
 	}
 	if c.link != nil {
-		cfg.Group = c.link
+		cfg.Group, cfg.LinkTimeout = c.link, d.o.HangTimeout
+		if err := comm.LoadNCCL(); err == nil {
+			cfg.Join = func(ctx context.Context) (cuda.Link, error) { return joinNCCL(ctx, c.link) }
+		} else if c.index == 0 {
+			d.o.Logger.Info("ranks meet over host memory", "reason", err)
+		}
 	}
 	b, err := cuda.New(cfg)
 	if err != nil {
@@ -43,6 +51,29 @@ func (d *cudaDevices) make(c backendConfig) (Backend, error) {
 	}
 	d.made = append(d.made, b)
 	return b, nil
+}
+
+// ncclLink is NCCL as a backend takes it.
+type ncclLink struct{ *comm.NCCL }
+
+func joinNCCL(ctx context.Context, group comm.Comm) (cuda.Link, error) {
+	n, err := comm.JoinNCCL(ctx, group)
+	if err != nil {
+		return nil, err // not a nil *comm.NCCL in the interface
+	}
+	return ncclLink{n}, nil
+}
+
+func (l ncclLink) AllGather(ctx context.Context, dst, src uint64, count int, stream unsafe.Pointer) error {
+	return l.NCCL.AllGather(ctx, dst, src, count, comm.NCCLBytes, stream)
+}
+
+func (l ncclLink) ReduceScatter(ctx context.Context, dst, src uint64, count int, stream unsafe.Pointer) error {
+	return l.NCCL.ReduceScatter(ctx, dst, src, count, comm.NCCLF32, stream)
+}
+
+func (l ncclLink) AllReduce(ctx context.Context, dst, src uint64, count int, stream unsafe.Pointer) error {
+	return l.NCCL.AllReduce(ctx, dst, src, count, comm.NCCLF32, stream)
 }
 
 func (d *cudaDevices) packing() string { return cuda.Packing }

@@ -44,11 +44,17 @@ func TestOnDevices(t *testing.T) {
 	for _, c := range []struct {
 		name, yaml string
 		write      func(dir string, seed uint64) error
+		nccl       string // another library than the machine's
 	}{
-		{"dense", "", tinymodel.WriteServable},
-		{"experts on two devices", adp, tinymodel.WriteServableMoE},
+		{"dense", "", tinymodel.WriteServable, ""},
+		{"experts on two devices", adp, tinymodel.WriteServableMoE, ""},
+		{"experts on two devices without NCCL", adp, tinymodel.WriteServableMoE, "/nowhere/libnccl.so"},
+		{"two devices as one", "tensor_parallel_size: 2\n", tinymodel.WriteServable, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			if c.nccl != "" {
+				t.Setenv("TANDEM_NCCL", c.nccl)
+			}
 			dir := t.TempDir()
 			if err := c.write(dir, 1); err != nil {
 				t.Fatal(err)
