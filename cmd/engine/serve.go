@@ -200,7 +200,10 @@ func (p *process) run(ctx context.Context, path string) error {
 	defer p.lastSpans(face.Tracer)
 	face.Observer, face.Metrics = observer, metrics.Handler(reg)
 	handler := worker.New(face)
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10}
+	server := &http.Server{
+		Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		ErrorLog: slog.NewLogLogger(p.log.Handler(), slog.LevelDebug),
+	}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(p.listener) }()
 	defer func() { _ = server.Close() }() // it ends whatever the drain left

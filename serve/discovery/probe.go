@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"syscall"
 )
 
@@ -25,6 +26,9 @@ var ErrGone = errors.New("nothing listens there")
 // ErrMute says that a worker gave no answer to a probe, not even that it is unwell.
 var ErrMute = errors.New("it does not answer")
 
+// wantsTLS begins what an HTTP server of Go answers on a TLS listener to a request that is not encrypted.
+const wantsTLS = "Client sent an HTTP request to an HTTPS server"
+
 // HTTPProber probes over HTTP. Client must not follow the request's proxies.
 type HTTPProber struct{ Client *http.Client }
 
@@ -39,6 +43,9 @@ func (p HTTPProber) Probe(ctx context.Context, baseURL string) (h Health, info S
 	if status != http.StatusOK {
 		if h.Status != "" {
 			return h, info, nil, fmt.Errorf("health is %d, status %q", status, h.Status)
+		}
+		if status == http.StatusBadRequest && strings.HasPrefix(string(body), wantsTLS) {
+			return h, info, nil, errors.New("it speaks TLS only: its address must be https://host:port, see tls.workers")
 		}
 		return h, info, nil, fmt.Errorf("health is %d", status)
 	}

@@ -190,6 +190,20 @@ func TestHTTPProber(t *testing.T) {
 	}
 }
 
+// TestProberNamesTheScheme: a worker that serves TLS and is listed without https:// says "400", which helps nobody.
+func TestProberNamesTheScheme(t *testing.T) {
+	srv := httptest.NewUnstartedServer(http.NotFoundHandler())
+	srv.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
+	srv.StartTLS()
+	defer srv.Close()
+	client := &http.Client{Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	_, _, _, err := HTTPProber{Client: client}.Probe(t.Context(), strings.Replace(srv.URL, "https:", "http:", 1))
+	if err == nil || !strings.Contains(err.Error(), "https://") {
+		t.Errorf("a TLS worker listed without https: %v", err)
+	}
+}
+
 // TestWaitStartTellsWhy: the error of a start that takes too long has what the last probes found, though they woke nobody.
 func TestWaitStartTellsWhy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
