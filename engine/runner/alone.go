@@ -6,6 +6,8 @@ import (
 	"runtime"
 	"runtime/debug"
 	"time"
+
+	"tandem/engine/executor"
 )
 
 // runAlone drives the only rank that requests are placed on.
@@ -13,6 +15,10 @@ func (e *Engine) runAlone(ctx context.Context) (err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	r := e.ranks[0]
+	if e.cfg.Overlap {
+		r.overlap()
+		defer r.ahead.land() // nothing may run on a device that is closed
+	}
 	defer func() {
 		if p := recover(); p != nil {
 			err = r.died(p, debug.Stack())
@@ -46,20 +52,45 @@ func fatalOf(d Device) error {
 }
 
 // iterate runs one iteration of the loop and reports whether a batch ran.
-func (e *Engine) iterate(r *rank) bool {
+func (e *Engine) iterate(r *rank) (worked bool) {
 	e.read(r)
-	b := r.core.Plan(e.Now())
-	r.carry()
-	if b != nil {
+	if r.ahead != nil {
+		worked = e.overlap(r, r.ahead)
+	} else if b := r.core.Plan(e.Now()); b != nil {
+		worked = true
+		r.carry()
 		r.fill(b)
 		res, _ := r.forward(b)
-		e.in.takeCancels(&e.mail)
-		e.cancel(r) // engine-core CA-1: before the results are applied
-		r.core.Apply(e.Now(), res)
-		r.carry()
+		e.apply(r, res)
 	}
+	r.carry()
 	e.status.set(0, RankStats{Stats: r.core.Stats()}, e.Now())
-	return b != nil
+	return worked
+}
+
+// overlap gives the device a batch, if it can take one, before it looks at the
+// results of the batch that the device had already.
+func (e *Engine) overlap(r *rank, a *ahead) bool {
+	running, launched := len(a.open) > 0, false
+	if a.ready() {
+		b := r.core.Plan(e.Now())
+		r.carry()
+		if launched = b != nil; launched {
+			a.launch(b)
+		}
+	}
+	if running {
+		e.apply(r, a.wait())
+	}
+	return running || launched
+}
+
+// apply gives the core the results of its oldest batch. Cancels go before them
+// (engine-core CA-1).
+func (e *Engine) apply(r *rank, res executor.Result) {
+	e.in.takeCancels(&e.mail)
+	e.cancel(r)
+	r.core.Apply(e.Now(), res)
 }
 
 // read hands everything in the inbox to the core: cancels first.

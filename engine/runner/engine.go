@@ -64,6 +64,9 @@ type Config struct {
 	Text func(*request.Request) request.Text
 	// Idle bounds a rest without work, after which liveness shows; 0 = a second.
 	Idle time.Duration
+	// Overlap gives the device of an engine with one rank a step while the results
+	// of the one before are looked at. Groups of ranks run their steps in turn.
+	Overlap bool
 }
 
 // Info describes the engine to its peers; it never changes.

@@ -57,7 +57,10 @@ func start(t *testing.T, d Device) (*Engine, chan error) {
 	core := executor.DefaultConfig()
 	core.Vocab, core.Blocks, core.MaxSeqLen, core.Namespace = vocab, 64, 256, "test@0"
 	core.Layout = transfer.Layout{Layers: 1, KVHeads: 1, HeadDim: 16, DType: "F32", BlockTokens: 16}
-	e, err := New(Config{Core: core, Info: Info{Vocab: vocab}}, d, nil)
+	if laneOfTests != "" && laneOfTests != "aside" {
+		d = &launching{Device: d, late: laneOfTests == "launched late"}
+	}
+	e, err := New(Config{Core: core, Info: Info{Vocab: vocab}, Overlap: laneOfTests != ""}, d, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,6 +30,7 @@ type rank struct {
 
 	samples sampling
 	batch   tensor.Batch
+	ahead   *ahead // nil = steps do not overlap
 	sinks   map[request.ID]sink
 	retired func(request.ID)
 
@@ -181,11 +182,7 @@ func (r *rank) fill(b *executor.Batch) *tensor.Batch {
 func (r *rank) forward(b *executor.Batch) (res executor.Result, ran bool) {
 	var copied error
 	if b != nil {
-		for _, c := range b.Copies {
-			if err := r.device.CopyBlockPrefix(c.From, c.To, c.Tokens); err != nil {
-				copied = fmt.Errorf("reuse part of block %d: %w", c.From, err)
-			}
-		}
+		copied = r.copies(b)
 	}
 	var rows []executor.Row
 	if b != nil {

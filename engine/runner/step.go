@@ -1,6 +1,8 @@
 package runner
 
 import (
+	"sync"
+
 	"tandem/engine/executor"
 	"tandem/engine/request"
 	"tandem/engine/sampler"
@@ -10,6 +12,7 @@ import (
 // sampling keeps the sampler state of every request that has sampled here.
 type sampling struct {
 	vocab int
+	mu    sync.Mutex                    // of is dropped from while another goroutine samples
 	of    map[request.ID][]*sampleState // by stream; nil = has not sampled
 	out   []executor.Sampled            // one per row of the running batch, reused
 	same  []float32                     // logits that several choices draw from
@@ -27,11 +30,17 @@ func (s *sampling) init(vocab int) {
 	s.of = make(map[request.ID][]*sampleState)
 }
 
-func (s *sampling) drop(id request.ID) { delete(s.of, id) }
+func (s *sampling) drop(id request.ID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.of, id)
+}
 
 // get returns the state of the choice r, made when first asked for. Tokens that a ctx
 // worker sampled count as output.
 func (s *sampling) get(r *request.Request) *sampleState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	all, at := s.of[r.ID], int(r.Sampling.Stream)
 	if at < len(all) && all[at] != nil {
 		return all[at]

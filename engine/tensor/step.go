@@ -88,6 +88,10 @@ type Batch struct {
 	PageStart []int32 // [seqs+1] first entry of each sequence in Pages
 	Pages     []int32 // block ids; entry p of a sequence holds positions [p*BlockTokens, (p+1)*BlockTokens)
 	LogitRows []int32 // rows whose logits are wanted, ascending
+	// Feed is, for each row, the row of logits of the batch launched before whose
+	// picked token is this row's, -1 where Tokens has it. Empty: Tokens has them all.
+	// Only devices that launch steps know it.
+	Feed []int32
 	// RankRows is how many rows each rank of the group has in this step, by rank;
 	// nil on a backend without a group.
 	RankRows []int
@@ -107,6 +111,7 @@ func (b *Batch) Reset() {
 	b.PageStart = append(b.PageStart[:0], 0)
 	b.Pages = b.Pages[:0]
 	b.LogitRows = b.LogitRows[:0]
+	b.Feed = b.Feed[:0]
 	b.RankRows = nil
 }
 

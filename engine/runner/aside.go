@@ -1,0 +1,92 @@
+package runner
+
+import (
+	"fmt"
+	"runtime/debug"
+
+	"tandem/engine/executor"
+)
+
+// aside is the lane of a device that runs a step in the call: another goroutine
+// makes that call, samples, and goes on with the next step, for which it knows the
+// tokens. Beside it the loop applies results, shows texts and plans.
+type aside struct {
+	r     *rank
+	steps chan *launched
+	ended chan *launched
+	gone  chan struct{}
+	last  []executor.Sampled // of the step before, nil = it failed
+}
+
+func newAside(r *rank) *aside {
+	a := &aside{r: r, steps: make(chan *launched, 2), ended: make(chan *launched, 2), gone: make(chan struct{})}
+	go a.run()
+	return a
+}
+
+func (a *aside) launch(l *launched) { a.steps <- l }
+
+func (a *aside) wait(l *launched) ([]executor.Sampled, error) {
+	if got := <-a.ended; got != l {
+		panic("runner: steps came back in another order")
+	}
+	return l.out, l.err
+}
+
+func (a *aside) close() {
+	close(a.steps)
+	<-a.gone
+}
+
+func (a *aside) run() {
+	defer close(a.gone)
+	for l := range a.steps {
+		l.err = a.step(l)
+		a.last = nil
+		if l.err == nil {
+			a.last = l.out
+		}
+		a.ended <- l
+	}
+}
+
+// step runs a step and samples. A panic becomes an error, with which the loop
+// panics in turn.
+func (a *aside) step(l *launched) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = &panicked{value: p, stack: debug.Stack()}
+		}
+	}()
+	if l.before != nil && a.last == nil {
+		return errOnNothing
+	}
+	for i, row := range l.batch.Rows {
+		if row.Feed == 0 {
+			continue
+		}
+		if one := &a.last[row.Feed-1]; one.Err == nil { // else the row is in vain
+			l.tensor.Tokens[l.tensor.RowStart[i]] = one.Token.ID
+		}
+	}
+	l.tensor.Feed = l.tensor.Feed[:0]
+	if err := a.r.copies(l.batch); err != nil {
+		return err
+	}
+	logits, err := a.r.device.Run(&l.tensor)
+	if err != nil {
+		return err
+	}
+	s := &a.r.samples
+	s.out = l.out
+	l.out = s.sample(l.batch.Rows, logits)
+	return nil
+}
+
+// panicked is a panic on its way to the goroutine that answers for it.
+type panicked struct {
+	value any
+	stack []byte
+}
+
+func (p *panicked) Error() string { return fmt.Sprint(p.value) }
