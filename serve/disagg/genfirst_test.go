@@ -120,7 +120,7 @@ func aborted(t *testing.T, s *stub) int64 {
 	select {
 	case id := <-s.aborts:
 		return id
-	case <-time.After(5 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Fatal("no abort came")
 		return 0
 	}

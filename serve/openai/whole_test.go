@@ -15,7 +15,7 @@ import (
 // TestWriteBodyToClientThatDoesNotRead ends with an error, however large the answer is.
 func TestWriteBodyToClientThatDoesNotRead(t *testing.T) {
 	ended := make(chan error, 1)
-	body := make([]byte, 64<<20)
+	body := make([]byte, 12<<20)
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		ended <- WriteBody(w, 200, body, 100*time.Millisecond)
 	}))
@@ -32,7 +32,7 @@ func TestWriteBodyToClientThatDoesNotRead(t *testing.T) {
 		if err == nil {
 			t.Error("no error")
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Fatal("the handler waits for a client that does not read")
 	}
 }
