@@ -22,6 +22,12 @@ import (
 // relistPause is the pause before the keys are listed anew after a failure.
 const relistPause = time.Second
 
+// A watch whose server is away is silent and connects again by itself, so somebody must ask whether it still hears anything.
+const (
+	checkEvery = 5 * time.Second
+	checkLimit = 2 * time.Second
+)
+
 // reconnect bounds the pause between attempts to connect well below the TTL of registrations; gRPC's own grows to minutes.
 var reconnect = grpc.ConnectParams{
 	Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
@@ -31,6 +37,7 @@ var reconnect = grpc.ConnectParams{
 // Store is a connection to etcd. Safe for concurrent use. It is a cluster.Store and a cluster.Source.
 type Store struct {
 	client *clientv3.Client
+	check  time.Duration // checkEvery
 
 	mu     sync.Mutex
 	leases map[string]clientv3.LeaseID // by key that was put here
@@ -61,7 +68,7 @@ func New(endpoints []string, access Access) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("etcd: %w", err)
 	}
-	return &Store{client: client, leases: map[string]clientv3.LeaseID{}}, nil
+	return &Store{client: client, check: checkEvery, leases: map[string]clientv3.LeaseID{}}, nil
 }
 
 // Close ends the connection.
@@ -155,28 +162,55 @@ func (s *Store) follow(ctx context.Context, prefix string, apply func(map[string
 	return s.watch(ctx, prefix, list, revision+1, apply)
 }
 
-// watch applies the changes of list from a revision on, until the watch fails.
+// watch applies the changes of list from a revision on, until the watch fails or etcd does not answer any more.
 func (s *Store) watch(ctx context.Context, prefix string, list map[string]string, from int64, apply func(map[string]string)) error {
 	// A watch that ends with this context leaves nothing behind at the client. Without a leader it fails instead of
 	// standing still.
 	wctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
-	for answer := range s.client.Watch(wctx, prefix, clientv3.WithPrefix(), clientv3.WithRev(from)) {
-		if err := answer.Err(); err != nil {
-			return fmt.Errorf("etcd: %w", err)
-		}
-		for _, ev := range answer.Events {
-			if ev.Type == clientv3.EventTypeDelete {
-				delete(list, string(ev.Kv.Key))
-			} else {
-				list[string(ev.Kv.Key)] = string(ev.Kv.Value)
+	answers := s.client.Watch(wctx, prefix, clientv3.WithPrefix(), clientv3.WithRev(from))
+	check := time.NewTicker(s.check)
+	defer check.Stop()
+	for {
+		select {
+		case <-check.C:
+			if err := s.answers(ctx, prefix); err != nil {
+				return err
+			}
+		case answer, open := <-answers:
+			if !open {
+				return errWatchEnded
+			}
+			if err := answer.Err(); err != nil {
+				return fmt.Errorf("etcd: %w", err)
+			}
+			if change(list, answer.Events) {
+				apply(copyOf(list))
 			}
 		}
-		if len(answer.Events) > 0 {
-			apply(copyOf(list))
+	}
+}
+
+// change applies events to list and tells whether there were any.
+func change(list map[string]string, events []*clientv3.Event) bool {
+	for _, ev := range events {
+		if ev.Type == clientv3.EventTypeDelete {
+			delete(list, string(ev.Kv.Key))
+		} else {
+			list[string(ev.Kv.Key)] = string(ev.Kv.Value)
 		}
 	}
-	return errWatchEnded
+	return len(events) > 0
+}
+
+// answers is nil if etcd answers, and has a leader.
+func (s *Store) answers(ctx context.Context, prefix string) error {
+	ctx, cancel := context.WithTimeout(ctx, checkLimit)
+	defer cancel()
+	if _, err := s.client.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithCountOnly()); err != nil {
+		return fmt.Errorf("etcd: %w", err)
+	}
+	return nil
 }
 
 func (s *Store) list(ctx context.Context, prefix string) (map[string]string, int64, error) {

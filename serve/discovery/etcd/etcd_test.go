@@ -125,17 +125,37 @@ func TestStoreAgainstEtcd(t *testing.T) {
 	f.until(t, "")
 }
 
-// TestFollowSurvivesEtcd: an etcd that stops and comes back leaves the last list in force, and the watch goes on.
+// problem waits until the follower is told that there is one, or that there is none any more.
+func (f *follower) problem(t *testing.T, want bool) {
+	t.Helper()
+	for end := time.After(limit); ; {
+		select {
+		case err := <-f.problems:
+			if (err != nil) == want {
+				return
+			}
+		case <-end:
+			t.Fatalf("nobody said that there is a problem: %v", want)
+		}
+	}
+}
+
+// TestFollowSurvivesEtcd: an etcd that stops and comes back leaves the last list in force, says that it is away, and the
+// watch goes on.
 func TestFollowSurvivesEtcd(t *testing.T) {
 	server := etcd.Start(t)
 	store, ctx := connect(t, server), t.Context()
 	if err := store.Put(ctx, "/p/w1", "{}", time.Minute); err != nil {
 		t.Fatal(err)
 	}
+	store.check = 100 * time.Millisecond
 	f := follow(t, store, "/p/")
 	f.until(t, "/p/w1")
+	f.problem(t, false)
 	server.Stop(t)
+	f.problem(t, true)
 	server.Restart(t)
+	f.problem(t, false)
 	for end := time.Now().Add(limit); ; {
 		pctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		err := store.Put(pctx, "/p/w2", "{}", time.Minute)
