@@ -211,8 +211,13 @@ func (p *RoutePlan) resumeBody(h *handoff, id int64, have *progress, strip bool)
 		}
 	}
 	if h != nil {
-		p.putPrompt(&body, h, strip)
-		params.CtxUsage, params.ResolvedThinking = &h.usage, h.params.ResolvedThinking
+		params.CtxUsage = &h.usage
+		if h.promptIDs != nil { // a ctx worker that saw the request end need not tell them
+			p.putPrompt(&body, h, strip)
+		}
+		if h.params != nil {
+			params.ResolvedThinking = h.params.ResolvedThinking
+		}
 	}
 	if err := body.SetValue("disaggregated_params", params); err != nil {
 		return legBody{}, fmt.Errorf("resumed request: %w", err)
