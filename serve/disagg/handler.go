@@ -81,9 +81,10 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, e openai.Endpoint
 	defer done()
 	if err != nil {
 		s.obs.Happened(EventValidation)
-		return s.finish(ctx, p, out, err)
+		// A read that fails ends the context of the request, too: yet who is slow, or stops writing, may still read.
+		return s.finish(context.WithoutCancel(ctx), p, out, err)
 	}
-	err = s.admit(data, r.Header, e, p)
+	err = s.admit(ctx, data, r.Header, e, p)
 	who, _ := s.keys.find(r.Header) // guard has refused who has none
 	if err == nil {
 		err = p.setTenant(who)
@@ -106,7 +107,15 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, e openai.Endpoint
 }
 
 // admit checks the request at the edge and completes its plan.
-func (s *Server) admit(data []byte, h http.Header, e openai.Endpoint, p *RoutePlan) error {
+func (s *Server) admit(ctx context.Context, data []byte, h http.Header, e openai.Endpoint, p *RoutePlan) error {
+	leave, err := s.heavy.Enter(ctx, len(data))
+	if errors.Is(err, errShutdown) {
+		return unavailable("the frontend is shutting down")
+	}
+	if err != nil {
+		return err
+	}
+	defer leave()
 	req, err := openai.DecodeRequest(e, data)
 	var oe *openai.Error
 	if errors.As(err, &oe) && strings.HasPrefix(oe.Param, "disaggregated_params") {
@@ -146,11 +155,14 @@ func (s *Server) patience(h http.Header) (time.Duration, error) {
 	if text == "" {
 		return s.cfg.RequestTimeout, nil
 	}
-	ms, err := strconv.ParseInt(text, 10, 32)
+	ms, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || ms < 1 {
 		return 0, openai.Invalid(openai.HeaderTimeout, "%s is %q: it must be milliseconds, 1 or more", openai.HeaderTimeout, openai.Cut(text, 40))
 	}
-	return min(s.cfg.RequestTimeout, time.Duration(ms)*time.Millisecond), nil
+	if ms > s.cfg.RequestTimeout.Milliseconds() { // far more may not fit a Duration
+		return s.cfg.RequestTimeout, nil
+	}
+	return time.Duration(ms) * time.Millisecond, nil
 }
 
 func errInternalParams() *openai.Error {

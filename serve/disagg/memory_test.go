@@ -64,6 +64,38 @@ func TestBodiesHaveABudget(t *testing.T) {
 	}
 }
 
+// A client whose body is broken, and that still reads, is told so: the failed read must not count as its leaving.
+func TestBrokenBodyIsAnswered(t *testing.T) {
+	r := one(t, ctxReply{}, genReply{})
+	for name, body := range map[string]string{
+		"ends early": "Content-Length: 500\r\n\r\n" + hello,
+		"bad chunks": "Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+	} {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(r.front.URL, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_, _ = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\n%s", completions, body)
+		_ = conn.(*net.TCPConn).CloseWrite()
+		_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+		if answer, err := io.ReadAll(conn); err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 400") {
+			t.Errorf("%s: %q, %v", name, answer, err)
+		}
+	}
+	r.post(completions, hello).wantOK(t, "ABC")
+}
+
+// Big bodies are decoded and tokenised a few at a time, and give their places back however they end.
+func TestBigBodiesLeaveTheirPlaces(t *testing.T) {
+	r := one(t, ctxReply{}, genReply{})
+	big := strings.Repeat("x", 300<<10)
+	for range 6 { // more than there are places
+		r.post(completions, `{"prompt":"`+big).wantError(t, 400, "JSON")
+		r.post(completions, `{"prompt":"`+big+`"}`).wantOK(t, "ABC")
+	}
+}
+
 func TestBudgetIsKept(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := bodyBudget{limit: int64(rapid.IntRange(1, 100).Draw(t, "limit"))}

@@ -20,7 +20,7 @@ func (s *Server) run(ctx context.Context, p *RoutePlan, out *client) error {
 		s.homes.find(ctx, p, s.routers)
 		out.ending = func() { s.homes.settled(p) }
 	}
-	s.tokenise(p)
+	s.tokenise(ctx, p)
 	s.consider(p)
 	defer func() { p.reserved.Reservation.Release(false) }()
 	if p.Path == PathGenOnly {

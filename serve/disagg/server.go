@@ -53,6 +53,7 @@ type Server struct {
 	keys     keyring
 	retries  *retryBudget // nil = no bound
 	bodies   bodyBudget
+	heavy    openai.Gate  // of big bodies that are decoded or tokenised
 	client   *http.Client // for all but legs
 	calls    *h1.Client   // for legs
 
@@ -114,7 +115,7 @@ func New(cfg Config, parts Parts) (*Server, error) {
 		size = PerfRing
 	}
 	s.perf = newPerf(size, s.now())
-	s.bodies.limit = cfg.MaxBodyMemory
+	s.bodies.limit, s.heavy = cfg.MaxBodyMemory, openai.NewGate()
 	s.keys, s.queue = newKeyring(cfg.APIKeys, cfg.IsolateCaches, cfg.AuthKey), newFairQueue(cfg.MaxInflight, cfg.MaxQueued)
 	s.diag = newDiagnostics(parts.Diag, cfg.NodeID, s.now)
 	if s.diag != nil && cfg.GenerationFirst {

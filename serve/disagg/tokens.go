@@ -1,6 +1,7 @@
 package disagg
 
 import (
+	"context"
 	"encoding/json"
 
 	"tandem/engine/tokenizer"
@@ -44,7 +45,7 @@ func (t *Prompts) ids(q *openai.Request) []int32 {
 }
 
 // tokenise gives the plan its token ids, if the frontend can and the workers use the same model.
-func (s *Server) tokenise(p *RoutePlan) {
+func (s *Server) tokenise(ctx context.Context, p *RoutePlan) {
 	if s.prompts == nil || p.tokens != nil || p.Req.ChatTemplate != "" { // which only workers render
 		return
 	}
@@ -55,9 +56,23 @@ func (s *Server) tokenise(p *RoutePlan) {
 			}
 		}
 	}
+	leave, err := s.heavy.Enter(ctx, promptBytes(p.Req))
+	if err != nil {
+		return // the request has ended, as its first leg will say
+	}
+	defer leave()
 	if ids := s.prompts.ids(p.Req); ids != nil {
 		p.tokens, p.made, p.learned = ids, true, true
 	}
+}
+
+// promptBytes is about how many bytes of text a prompt has.
+func promptBytes(q *openai.Request) int {
+	n := len(q.Prompt.Text)
+	for i := range q.Messages {
+		n += len(q.Messages[i].JSON)
+	}
+	return n
 }
 
 // putIDs replaces the prompt in a body by the ids that the frontend made.

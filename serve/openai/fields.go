@@ -325,6 +325,9 @@ func setBadWords(r *Request, p string, raw json.RawMessage) (err error) {
 	if slices.Contains(r.BadWords, "") {
 		return Invalid(p, "bad_words holds an empty string: leave it out")
 	}
+	if i := slices.IndexFunc(r.BadWords, func(w string) bool { return len(w) > MaxBadWord }); i >= 0 {
+		return Invalid(p, "bad_words[%d] has %d bytes: the limit is %d", i, len(r.BadWords[i]), MaxBadWord)
+	}
 	return nil
 }
 

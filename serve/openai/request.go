@@ -22,6 +22,8 @@ const (
 	MaxStopBytes   = 1024
 	MaxLogitBias   = 4096
 	MaxBadWords    = 256
+	MaxBadWord     = 1024 // bytes of one
+	MaxFields      = 4096 // known or not: each takes more memory than its bytes, for as long as the request runs
 	MaxCacheSalt   = 512
 	MaxUserOptions = 64 << 10 // bytes of chat_template_kwargs
 )
@@ -109,6 +111,9 @@ func DecodeRequest(e Endpoint, data []byte) (*Request, error) {
 	body, err := ParseBody(data)
 	if err != nil {
 		return nil, err
+	}
+	if n := len(body.members); n > MaxFields {
+		return nil, Invalid("", "the request body has %d fields: the limit is %d", n, MaxFields)
 	}
 	r := &Request{Endpoint: e, Body: body, Logprobs: -1, N: 1}
 	for i := range body.members {

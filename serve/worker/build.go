@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"time"
 
 	"tandem/engine/executor"
 	"tandem/engine/request"
@@ -24,6 +25,8 @@ type job struct {
 	in   internal
 	info runner.Info
 	req  *request.Request
+	// arrived is the engine's time when the headers had come.
+	arrived time.Duration
 	// opaque is the transfer handle of a gen leg.
 	opaque []byte
 	// parts are the choices of a stream that goes on here, each a request of its
@@ -86,7 +89,7 @@ func (j *job) build(ctx context.Context, kind request.Kind) error {
 	}
 	r.AffinityKey = j.in.routingKey(r.ConversationID)
 	if j.in.deadline > 0 {
-		r.Deadline = j.Engine.Now() + j.in.deadline
+		r.Deadline = j.arrived + j.in.deadline
 	}
 	if kind != request.Full {
 		r.TransferID, r.GenFirst = *q.Disagg.DisaggRequestID, q.Disagg.ScheduleStyle == openai.GenerationFirst

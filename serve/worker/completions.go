@@ -47,10 +47,16 @@ func (s *Server) prepare(w http.ResponseWriter, r *http.Request, e openai.Endpoi
 	if s.draining.Load() {
 		return nil, unavailable("draining", "this worker is shutting down: send the request to another one")
 	}
+	arrived := b.Engine.Now()
 	data, err := openai.ReadBody(w, r, s.cfg.MaxBody)
 	if err != nil {
 		return nil, err
 	}
+	leave, err := s.heavy.Enter(r.Context(), len(data))
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	q, err := openai.DecodeRequest(e, data)
 	if err != nil {
 		return nil, err
@@ -70,7 +76,7 @@ func (s *Server) prepare(w http.ResponseWriter, r *http.Request, e openai.Endpoi
 	if q.Disagg != nil && len(q.Disagg.Ignored) > 0 {
 		s.log.Info("unknown members of disaggregated_params are ignored", "members", q.Disagg.Ignored)
 	}
-	j := &job{Backend: b, wire: q, in: in, info: info, id: openai.ReplyID(e, r.Header.Get(openai.HeaderRequestID))}
+	j := &job{Backend: b, wire: q, in: in, info: info, arrived: arrived, id: openai.ReplyID(e, r.Header.Get(openai.HeaderRequestID))}
 	if err := j.build(r.Context(), kind); err != nil {
 		return nil, err
 	}

@@ -90,6 +90,7 @@ type Server struct {
 	perf     *trace.Ring[perfRecord] // nil = off
 	log      *slog.Logger
 	events   cacheEvents
+	heavy    openai.Gate
 }
 
 // New makes a server that answers 503 until Attach.
@@ -112,7 +113,7 @@ func New(cfg Config) *Server {
 	if cfg.Observer == nil {
 		cfg.Observer = noObserver{}
 	}
-	s := &Server{cfg: cfg, mux: http.NewServeMux(), log: cfg.Logger, perf: trace.NewRing[perfRecord](cfg.PerfRecords)}
+	s := &Server{cfg: cfg, mux: http.NewServeMux(), log: cfg.Logger, perf: trace.NewRing[perfRecord](cfg.PerfRecords), heavy: openai.NewGate()}
 	s.clock.start = cfg.Now()
 	s.events.quit = make(chan struct{})
 	s.routes()
