@@ -143,6 +143,9 @@ func (c *client) ends() {
 	}
 }
 
+// cut ends what is being written to the client. It may be called while the request runs, and after it.
+func (c *client) cut() { _ = http.NewResponseController(c.w).SetWriteDeadline(time.Unix(1, 0)) }
+
 // fail tells the client of an error. It returns true when the stream had begun: then the error is an event and the
 // connection must be cut so that nobody takes the answer for complete.
 func (c *client) fail(e *openai.Error) (cut bool) {

@@ -66,7 +66,10 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, e openai.Endpoint
 	out := s.newClient(w, p)
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
-	defer context.AfterFunc(s.stop, func() { cancel(context.Cause(s.stop)) })()
+	defer context.AfterFunc(s.stop, func() {
+		cancel(context.Cause(s.stop))
+		time.AfterFunc(s.cfg.AbortGrace, out.cut) // a client that does not read must not hold up the end
+	})()
 	defer func() {
 		if v := recover(); v != nil {
 			s.log.Error("request handler panicked", "panic", v, "stack", string(debug.Stack()))

@@ -1,6 +1,7 @@
 package disagg
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -147,5 +148,39 @@ func TestWholeAnswerToClientThatDoesNotRead(t *testing.T) {
 		}
 	case <-time.After(30 * time.Second):
 		t.Fatal("it still waits")
+	}
+}
+
+// TestEndDoesNotWaitForReaders: a frontend that must stop waits AbortGrace for a client that does not read, not ClientWrite.
+func TestEndDoesNotWaitForReaders(t *testing.T) {
+	event := chunkText(strings.Repeat("x", 64<<10))
+	var sent atomic.Int64
+	g := newStub(t, discovery.Generation, func(_ int, _ seen, w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		for r.Context().Err() == nil {
+			if _, err := io.WriteString(w, "data: "+event+"\n\n"); err != nil {
+				return
+			}
+			sent.Add(1)
+		}
+	})
+	r := newRig(t, []*stub{newStub(t, discovery.Context, ctxReply{}.script)}, []*stub{g},
+		withConfig(func(c *Config) { c.AbortGrace = 100 * time.Millisecond }))
+	conn, err := net.Dial("tcp", strings.TrimPrefix(r.front.URL, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.(*net.TCPConn).SetReadBuffer(16 << 10)
+	_, _ = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", completions, len(streamed), streamed)
+	for before := int64(-1); before != sent.Load() || before == 0; time.Sleep(50 * time.Millisecond) {
+		before = sent.Load() // until all that connections hold is full
+	}
+	now, cancel := context.WithCancel(t.Context())
+	cancel()
+	begun := time.Now()
+	r.s.Drain(now)
+	if d := time.Since(begun); d > 20*time.Second {
+		t.Errorf("it took %v", d)
 	}
 }
