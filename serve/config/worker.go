@@ -39,6 +39,8 @@ type Worker struct {
 
 	EnableChunkedPrefill bool `mapstructure:"enable_chunked_prefill"`
 
+	DisableOverlap *bool `mapstructure:"disable_overlap_scheduler"` // nil: as the backend does best
+
 	AuthKey        string  `mapstructure:"internal_request_auth_key"` // literal, env:NAME or file:PATH
 	TrustNetwork   bool    `mapstructure:"trust_internal_network"`
 	StallThreshold float64 `mapstructure:"stall_threshold_sec"`
@@ -211,7 +213,22 @@ func LoadWorker(role executor.Role, src Source) (Worker, []string, error) {
 	if !named {
 		w.Transceiver = nil
 	}
+	if role == executor.Gen {
+		warnings = append(warnings, w.roomForPrefill()...)
+	}
 	return w, append(warnings, w.rankWarnings(adp)...), nil
+}
+
+// roomForPrefill keeps the batch of a worker that decodes, where max_num_tokens is just as large, as other engines want it:
+// the engine would lower the batch, so that a step has room for a block of prefill (of prompts that could not be fetched).
+func (w *Worker) roomForPrefill() (warnings []string) {
+	need := w.MaxBatchSize + w.KVCache.TokensPerBlock
+	if w.MaxNumTokens < w.MaxBatchSize || w.MaxNumTokens >= need {
+		return nil
+	}
+	warnings = []string{fmt.Sprintf("max_num_tokens: %d is raised to %d: a step also has room for a block of prefill", w.MaxNumTokens, need)}
+	w.MaxNumTokens = need
+	return warnings
 }
 
 // liftOTLP takes otlp_traces_endpoint at the top, where other engines have it, as the key of otlp_config, whose own wins.
@@ -236,11 +253,11 @@ func liftOTLP(tree map[string]any) {
 
 // renameWorker accepts the spellings of other engines, in place.
 func renameWorker(tree map[string]any) (warnings []string) {
-	alias := func(at map[string]any, key string, names map[string]string) {
+	alias := func(at map[string]any, section, key string, names map[string]string) {
 		text, ok := at[key].(string)
 		if ours, known := names[strings.ToLower(text)]; ok && known {
 			at[key] = ours
-			warnings = append(warnings, fmt.Sprintf("%s: %s counts as %s", key, text, ours))
+			warnings = append(warnings, fmt.Sprintf("%s: %s counts as %s", section+key, text, ours))
 		}
 	}
 	if text, ok := tree["dtype"].(string); ok {
@@ -250,12 +267,12 @@ func renameWorker(tree map[string]any) (warnings []string) {
 		}
 	}
 	liftOTLP(tree)
-	alias(tree, "backend", map[string]string{"pytorch": "auto", "tensorrt": "auto", "trt": "auto", "_autodeploy": "auto"})
+	alias(tree, "", "backend", map[string]string{"pytorch": "auto", "tensorrt": "auto", "trt": "auto", "_autodeploy": "auto"})
 	if sched, ok := tree["scheduler_config"].(map[string]any); ok && sched["context_chunking_policy"] == "FCFS" {
 		sched["context_chunking_policy"] = string(scheduler.FirstCome)
 	}
 	if tr, ok := tree["cache_transceiver_config"].(map[string]any); ok {
-		alias(tr, "backend", map[string]string{"ucx": "DEFAULT", "nixl": "DEFAULT", "mpi": "DEFAULT", "mooncake": "DEFAULT"})
+		alias(tr, "cache_transceiver_config.", "backend", map[string]string{"ucx": "DEFAULT", "nixl": "DEFAULT", "mpi": "DEFAULT", "mooncake": "DEFAULT"})
 	}
 	return warnings
 }

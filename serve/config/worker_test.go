@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -139,7 +140,7 @@ scheduler_config: {context_chunking_policy: FCFS}
 	for _, want := range []string{
 		"backend: pytorch counts as auto", "dtype is ignored", "cuda_graph_config.enable_padding is ignored", "enable_attention_dp has no effect with tensor_parallel_size 1", "moe_tensor_parallel_size is ignored",
 		"print_iter_log is ignored: see /metrics", "disable_overlap_scheduler", "moe_config",
-		"backend: NIXL counts as DEFAULT", "cache_transceiver_config.max_tokens_in_buffer",
+		"cache_transceiver_config.backend: NIXL counts as DEFAULT", "cache_transceiver_config.max_tokens_in_buffer",
 	} {
 		if !strings.Contains(all, want) {
 			t.Errorf("no warning %q in\n%s", want, all)
@@ -147,6 +148,32 @@ scheduler_config: {context_chunking_policy: FCFS}
 	}
 	if w.KVCache.EnableBlockReuse || w.Scheduler.ChunkingPolicy != "FIRST_COME_FIRST_SERVED" || w.Backend != "auto" {
 		t.Errorf("%+v", w)
+	}
+}
+
+// A gen worker whose step is as large as its batch, as TensorRT-LLM's files have it, keeps its batch.
+func TestGenWorkersKeepTheirBatch(t *testing.T) {
+	for _, tc := range []struct {
+		role            executor.Role
+		batch, rows     int
+		want            int
+		warned, lowered bool
+	}{
+		{executor.Gen, 64, 64, 80, true, false},
+		{executor.Gen, 64, 79, 80, true, false},
+		{executor.Gen, 64, 80, 80, false, false},
+		{executor.Gen, 64, 32, 32, false, true}, // nobody can want both
+		{executor.Ctx, 64, 64, 64, false, true}, // its step is what it was told
+		{executor.Mixed, 64, 64, 64, false, true},
+	} {
+		w, warnings, err := loadWorker(t, tc.role, fmt.Sprintf("max_batch_size: %d\nmax_num_tokens: %d", tc.batch, tc.rows))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := executor.Config{MaxBatch: w.MaxBatchSize, MaxNumTokens: w.MaxNumTokens, BlockTokens: w.KVCache.TokensPerBlock}
+		if w.MaxNumTokens != tc.want || len(warnings) > 0 != tc.warned || c.EffectiveBatch() < tc.batch != tc.lowered {
+			t.Errorf("%+v: max_num_tokens %d, batch %d, %q", tc, w.MaxNumTokens, c.EffectiveBatch(), warnings)
+		}
 	}
 }
 
