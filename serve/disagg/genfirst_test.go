@@ -422,7 +422,7 @@ func TestGenerationFirstLostReply(t *testing.T) {
 		t.Errorf("%q", a.events)
 	}
 
-	r := early(t, []legScript{never(nil)}, []legScript{genReply{}.script}, withConfig(func(c *Config) { c.AbortGrace, c.MaxRetries = 50*time.Millisecond, 0 }))
+	r := early(t, []legScript{never(nil)}, []legScript{genReply{}.script}, withConfig(func(c *Config) { c.AbortGrace, c.MaxRetries = 300*time.Millisecond, 0 }))
 	for _, body := range []string{hello, streamed} { // gen has computed all of it by itself
 		a = r.post(completions, body)
 		if text, _ := textOf(t, a); a.status != 200 || !strings.Contains(a.raw, `"cached_tokens":0`) || text != "ABC" && body != hello {
