@@ -313,6 +313,10 @@ func (p *process) load(ctx context.Context, path string, key []byte) (*runner.Lo
 		PoolTokens: p.cfg.KVCache.MaxTokens, KVDType: p.cfg.KVCache.Type(), Memory: p.cfg.KVCache.MemoryFraction,
 		Graphs: p.cfg.CUDAGraph.Sizes(p.cfg.MaxBatchSize), Incarnation: uuid.NewString(), Logger: p.log,
 	}
+	if off := p.cfg.DisableOverlap; off != nil {
+		on := !*off
+		o.Overlap = &on
+	}
 	p.spread(&o, key)
 	if t := p.cfg.Transceiver; t != nil {
 		o.Wire = &wire.Config{

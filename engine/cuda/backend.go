@@ -35,6 +35,9 @@ type Backend struct {
 	scratch  scratch
 	input    input
 	sampling sampling
+	turns    [3]turn
+	current  int    // of turns: the step that is queued last
+	open     []int  // of turns: launched and not waited for, the older one first
 	steps    []step // what the ops became
 	graphs   map[int]*gpu.Graph
 	args     gpu.Args
@@ -137,6 +140,11 @@ func (b *Backend) free() {
 	}
 	for _, m := range b.scratch.pinned {
 		_ = m.Free()
+	}
+	for i := range b.turns {
+		if e := b.turns[i].done; e != nil {
+			_ = e.Free()
+		}
 	}
 	if b.link != nil {
 		_ = b.link.Close()

@@ -13,11 +13,10 @@ import (
 )
 
 // input is what a step reads besides weights and cache: int32 arrays that are
-// filled in pinned memory and copied as one. An array's place depends only on the
-// numbers of the shape, so that captured steps find it again.
+// filled in the step's own pinned memory and copied as one. An array's place depends
+// only on the numbers of the shape, so that captured steps find it again.
 type input struct {
-	host  *gpu.Pinned
-	words []int32 // host's
+	words []int32 // of the step's pinned memory
 	dev   gpu.Ptr
 	used  int // words of the current step
 
@@ -27,6 +26,7 @@ type input struct {
 	chunks                    gpu.Ptr // [tiles] of chunks: (sequence, first token)
 	seqRow, seqPos, seqPage   gpu.Ptr // [seqs+1], [seqs], [seqs]
 	pages                     gpu.Ptr
+	feed                      gpu.Ptr // [rows]: see tensor.Batch, of steps that have it
 	lengths, seqRows, several []int32 // scratch
 	pairs                     []int32 // of chunks
 }
@@ -42,22 +42,31 @@ type shape struct {
 
 // inputWords is the most words that an input can take.
 func (c *Config) inputWords() int {
-	return 3*c.MaxRows + 4*c.MaxSeqs + 2 + 2*c.MaxRows + 3*c.MaxSeqs + c.MaxPages + arrays*aligned
+	return 4*c.MaxRows + 4*c.MaxSeqs + 2 + 2*c.MaxRows + 3*c.MaxSeqs + c.MaxPages + arrays*aligned
 }
 
 const (
-	arrays  = 13
+	arrays  = 14
 	aligned = 4 // words: arrays begin at multiples of 16 bytes
 )
 
 func (b *Backend) openInput() (err error) {
-	in, n := &b.input, int64(b.cfg.inputWords())*4
-	if in.host, err = b.allocPinned(n); err != nil {
-		return err
+	n := int64(b.cfg.inputWords()) * 4
+	for i := range b.turns {
+		if b.turns[i].input, err = b.allocPinned(n); err != nil {
+			return err
+		}
 	}
-	in.words = unsafe.Slice((*int32)(unsafe.Pointer(unsafe.SliceData(in.host.Bytes()))), n/4)
-	in.dev, err = b.alloc(n)
+	b.input.dev, err = b.alloc(n)
 	return err
+}
+
+// send fills in the step's words and lets the device copy them.
+func (b *Backend) send(s *shape) error {
+	in, host := &b.input, b.turn().input
+	in.words = unsafe.Slice((*int32)(unsafe.Pointer(unsafe.SliceData(host.Bytes()))), b.cfg.inputWords())
+	in.fill(s, b.cfg.KV.BlockTokens)
+	return b.stream.Write(in.dev, host.Slice(0, 4*int64(in.used)))
 }
 
 // take gives the next array of n words, on the host and on the device.
@@ -107,6 +116,13 @@ func (in *input) fill(s *shape, blockTokens int) {
 	var pages []int32
 	pages, in.pages = in.take(len(b.Pages))
 	copy(pages, b.Pages)
+	if len(b.Feed) > 0 { // last, for captured steps do not know it
+		var feed []int32
+		feed, in.feed = in.take(s.rows)
+		for i := copy(feed, b.Feed); i < s.rows; i++ {
+			feed[i] = -1
+		}
+	}
 }
 
 // fillEntries writes the sequences that decode a token.

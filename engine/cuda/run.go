@@ -19,7 +19,7 @@ func (b *Backend) Run(batch *tensor.Batch) ([]float32, error) {
 	n := len(batch.LogitRows)
 	err := b.step(batch, func() error {
 		return b.stream.Read(b.scratch.host.Slice(0, 4*int64(n*b.Vocab)), b.scratch.logits)
-	})
+	}, b.wait)
 	if err != nil {
 		return nil, err
 	}
@@ -34,9 +34,9 @@ func (b *Backend) hostLogits(n int) []float32 {
 	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b.scratch.host.Bytes()))), n*b.Vocab)
 }
 
-// step runs a batch, then what after queues, which is left out if no logits are
-// wanted, and waits.
-func (b *Backend) step(batch *tensor.Batch, after func() error) error {
+// step queues a batch, then what after queues, which is left out if no logits are
+// wanted, then what end does.
+func (b *Backend) step(batch *tensor.Batch, after, end func() error) error {
 	if err := b.Check(batch); err != nil {
 		return err
 	}
@@ -59,7 +59,7 @@ func (b *Backend) step(batch *tensor.Batch, after func() error) error {
 				return err
 			}
 		}
-		return b.wait()
+		return end()
 	})
 }
 
@@ -93,8 +93,11 @@ func (b *Backend) queue(batch *tensor.Batch) error {
 	if bucket == 0 {
 		s = b.input.measure(batch, b.prefill)
 	}
-	b.input.fill(&s, b.cfg.KV.BlockTokens)
-	if err := b.stream.Write(b.input.dev, b.input.host.Slice(0, 4*int64(b.input.used))); err != nil {
+	b.nextTurn()
+	if err := b.send(&s); err != nil {
+		return err
+	}
+	if err := b.feed(&s); err != nil {
 		return err
 	}
 	if bucket == 0 {

@@ -17,12 +17,12 @@ import (
 type sampling struct {
 	argmax, sample *kernel
 
-	rules *gpu.Pinned // kernels.SampleRow
-	dev   gpu.Ptr
+	merge *kernel
 
-	// Of the results: tokens and states, then, where log-probabilities were wanted,
-	// ranks, ids of alternatives, log-probabilities of the tokens and of them.
-	host    *gpu.Pinned
+	dev gpu.Ptr // kernels.SampleRow
+
+	// Tokens and states, then, where log-probabilities were wanted, ranks, ids of
+	// alternatives, log-probabilities of the tokens and of them.
 	results gpu.Ptr
 	rows    int // that there is room for, even
 	picked  []tensor.Picked
@@ -52,13 +52,15 @@ func (b *Backend) openSampling() (err error) {
 	if s.sample, err = b.code.find("td_sample"); err != nil {
 		return err
 	}
-	if s.rules, err = b.allocPinned(int64(s.rows) * ruleBytes); err != nil {
+	if s.merge, err = b.code.find("td_merge_tokens"); err != nil {
 		return err
+	}
+	for i := range b.turns {
+		if err := b.openTurn(&b.turns[i]); err != nil {
+			return err
+		}
 	}
 	if s.dev, err = b.alloc(int64(s.rows) * ruleBytes); err != nil {
-		return err
-	}
-	if s.host, err = b.allocPinned(int64(s.rows) * resultEnd); err != nil {
 		return err
 	}
 	s.results, err = b.alloc(int64(s.rows) * resultEnd)
@@ -69,41 +71,62 @@ func (b *Backend) openSampling() (err error) {
 // The logits of those that are the host's come back, in order. Both results are
 // the backend's and valid until the next step.
 func (b *Backend) RunPick(batch *tensor.Batch, picks []tensor.Pick) ([]tensor.Picked, []float32, error) {
-	if len(picks) != len(batch.LogitRows) {
-		return nil, nil, fmt.Errorf("%w: %d picks for %d logit rows", pass.ErrBatch, len(picks), len(batch.LogitRows))
-	}
-	logits, n := []float32(nil), 0
-	err := b.step(batch, func() error {
-		if err := b.choose(picks); err != nil {
-			return err
-		}
-		row := int64(b.Vocab) * 4
-		for i := range picks {
-			if !picks[i].Host {
-				continue
-			}
-			if err := b.stream.Read(b.scratch.host.Slice(int64(n)*row, row), b.scratch.logits.At(int64(i)*row)); err != nil {
-				return err
-			}
-			n++
-		}
-		return nil
-	})
-	if err != nil {
+	if err := checkPicks(batch, picks); err != nil {
 		return nil, nil, err
 	}
-	logits = b.hostLogits(n)
-	return b.sampling.read(picks), logits, nil
+	if err := b.step(batch, func() error { return b.pick(picks) }, b.wait); err != nil {
+		return nil, nil, err
+	}
+	return b.sampling.read(picks, b.turn().results), b.hostLogits(hosts(picks)), nil
 }
 
-// choose queues the choice from scratch.logits.
+func checkPicks(batch *tensor.Batch, picks []tensor.Pick) error {
+	if len(picks) != len(batch.LogitRows) {
+		return fmt.Errorf("%w: %d picks for %d logit rows", pass.ErrBatch, len(picks), len(batch.LogitRows))
+	}
+	return nil
+}
+
+// hosts counts the rows whose logits the host wants.
+func hosts(picks []tensor.Pick) (n int) {
+	for i := range picks {
+		if picks[i].Host {
+			n++
+		}
+	}
+	return n
+}
+
+// pick queues the choices, and copies of the logits that are the host's.
+func (b *Backend) pick(picks []tensor.Pick) error {
+	row, n := int64(b.Vocab)*4, int64(hosts(picks))
+	if n == int64(len(picks)) {
+		return b.stream.Read(b.scratch.host.Slice(0, n*row), b.scratch.logits)
+	}
+	if err := b.choose(picks); err != nil {
+		return err
+	}
+	n = 0
+	for i := range picks {
+		if !picks[i].Host {
+			continue
+		}
+		if err := b.stream.Read(b.scratch.host.Slice(n*row, row), b.scratch.logits.At(int64(i)*row)); err != nil {
+			return err
+		}
+		n++
+	}
+	return nil
+}
+
+// choose queues the choice from scratch.logits, of which some rows are not the host's.
 func (b *Backend) choose(picks []tensor.Pick) error {
-	s, n := &b.sampling, len(picks)
-	greedy, host, logprobs := true, true, false
-	rules := unsafe.Slice((*kernels.SampleRow)(unsafe.Pointer(unsafe.SliceData(s.rules.Bytes()))), s.rows)
+	s, n, own := &b.sampling, len(picks), b.turn()
+	greedy, logprobs := true, false
+	rules := unsafe.Slice((*kernels.SampleRow)(unsafe.Pointer(unsafe.SliceData(own.rules.Bytes()))), s.rows)
 	for i, p := range picks {
 		greedy = greedy && (p.Host || p.Temperature < 1e-5 && p.Logprobs < 0)
-		host, logprobs = host && p.Host, logprobs || p.Logprobs >= 0 && !p.Host
+		logprobs = logprobs || p.Logprobs >= 0 && !p.Host
 		rules[i] = kernels.SampleRow{
 			Temperature: p.Temperature, TopP: p.TopP, MinP: p.MinP, Repetition: 1, Seed: p.Seed, Index: p.Index, Stream: p.Stream,
 			TopK: int32(p.TopK), Logprobs: int32(p.Logprobs), Counts: -1,
@@ -112,9 +135,6 @@ func (b *Backend) choose(picks []tensor.Pick) error {
 			rules[i] = kernels.SampleRow{TopP: 1, Repetition: 1, Logprobs: -1, Counts: -1}
 		}
 	}
-	if host {
-		return nil
-	}
 	at := func(offset int) gpu.Ptr { return s.results.At(int64(s.rows) * int64(offset)) }
 	if greedy {
 		b.args.Reset().Ptr(at(0)).Ptr(at(stateAt)).Ptr(b.scratch.logits).I32(b.Vocab)
@@ -122,7 +142,7 @@ func (b *Backend) choose(picks []tensor.Pick) error {
 			return err
 		}
 	} else {
-		if err := b.stream.Write(s.dev, s.rules.Slice(0, int64(n)*ruleBytes)); err != nil {
+		if err := b.stream.Write(s.dev, own.rules.Slice(0, int64(n)*ruleBytes)); err != nil {
 			return err
 		}
 		b.args.Reset().Ptr(at(0)).Ptr(at(stateAt)).Ptr(b.scratch.logits).Ptr(s.dev).Ptr(0).
@@ -135,15 +155,15 @@ func (b *Backend) choose(picks []tensor.Pick) error {
 	if logprobs {
 		size = resultEnd
 	}
-	return b.stream.Read(s.host.Slice(0, int64(s.rows)*int64(size)), s.results)
+	return b.stream.Read(own.results.Slice(0, int64(s.rows)*int64(size)), s.results)
 }
 
 // read takes the results out of pinned memory.
-func (s *sampling) read(picks []tensor.Pick) []tensor.Picked {
+func (s *sampling) read(picks []tensor.Pick, from *gpu.Pinned) []tensor.Picked {
 	s.picked = s.picked[:0]
-	tokens, states := column[int32](s, 0, 1), column[int32](s, stateAt, 1)
-	ranks, topIDs := column[int32](s, rankAt, 1), column[int32](s, topIDAt, topWidth)
-	logprobs, top := column[float64](s, logprobAt, 1), column[float64](s, topAt, topWidth)
+	tokens, states := column[int32](s, from, 0, 1), column[int32](s, from, stateAt, 1)
+	ranks, topIDs := column[int32](s, from, rankAt, 1), column[int32](s, from, topIDAt, topWidth)
+	logprobs, top := column[float64](s, from, logprobAt, 1), column[float64](s, from, topAt, topWidth)
 	for i, p := range picks {
 		if p.Host {
 			s.picked = append(s.picked, tensor.Picked{})
@@ -164,6 +184,6 @@ func (s *sampling) read(picks []tensor.Pick) []tensor.Picked {
 }
 
 // column is an array of the results.
-func column[T any](s *sampling, offset, width int) []T {
-	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(s.host.Bytes()[s.rows*offset:]))), s.rows*width)
+func column[T any](s *sampling, from *gpu.Pinned, offset, width int) []T {
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(from.Bytes()[s.rows*offset:]))), s.rows*width)
 }

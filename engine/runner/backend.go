@@ -46,6 +46,8 @@ type devices interface {
 	// says how many, 0 = unknown; most is what there is at all. file is the bytes of
 	// the weights that are still to come.
 	pool(n int, file int64) (share, most int64)
+	// overlap reports whether steps are faster for overlapping.
+	overlap() bool
 	// weights is the bytes of the weights of all ranks.
 	weights() int
 	// close ends what the backends share, after them.
@@ -101,6 +103,9 @@ func (d *cpuDevices) packing() string { return cpu.Packing }
 func (d *cpuDevices) pool(int, int64) (share, most int64) {
 	return int64(float64(availableMemory()) * memoryShare), totalMemory()
 }
+
+// overlap is off: a step takes all cores, so what is done beside it makes it slower.
+func (d *cpuDevices) overlap() bool { return false }
 
 func (d *cpuDevices) weights() int { return d.store.Bytes() }
 

@@ -106,6 +106,9 @@ func memory(ordinal int) (free, total int64) {
 	return free, total
 }
 
+// overlap is on: a step leaves the host nothing to do but to wait.
+func (d *cudaDevices) overlap() bool { return true }
+
 func (d *cudaDevices) weights() (n int) {
 	for _, b := range d.made {
 		n += b.MemoryReport().WeightBytes

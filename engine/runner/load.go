@@ -40,6 +40,7 @@ type LoadOptions struct {
 	PoolTokens  int             // of the KV pool, 0 = by memory
 	F32         bool            // decode the weights to float32: slower, for comparison
 	TokensOnly  bool            // do without tokenizer: requests are token ids and give no text
+	Overlap     *bool           // see Config; of one rank. nil = as is best for the device
 	Wire        *wire.Config    // nil = no KV transfer
 	Incarnation string
 	Logger      *slog.Logger
@@ -353,6 +354,9 @@ func (l *Loaded) engine(ctx context.Context, o *LoadOptions, ck *model.Checkpoin
 	cfg := Config{Core: core, Info: info, Logger: o.Logger, Text: l.show, Idle: o.idle()}
 	switch size := max(o.Ranks, 1); {
 	case size == 1:
+		if cfg.Overlap = l.devices.overlap(); o.Overlap != nil {
+			cfg.Overlap = *o.Overlap
+		}
 		err = l.alone(cfg)
 	case o.AttentionDP:
 		cfg.Info.Ranks = size

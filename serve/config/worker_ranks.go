@@ -64,6 +64,13 @@ func (w Worker) validateRanks() error {
 // rankWarnings names settings that do nothing. named tells that the file has a
 // section attention_dp_config.
 func (w Worker) rankWarnings(named bool) []string {
+	if off := w.DisableOverlap; off != nil && !*off && w.TensorParallelSize > 1 {
+		return append(w.attentionWarnings(named), "disable_overlap_scheduler: false has no effect with tensor_parallel_size above 1: steps of several ranks run in turn")
+	}
+	return w.attentionWarnings(named)
+}
+
+func (w Worker) attentionWarnings(named bool) []string {
 	a := w.AttentionDP
 	switch {
 	case w.EnableAttentionDP && w.TensorParallelSize == 1:

@@ -42,6 +42,7 @@ attention_dp_config:
 
 func TestAttentionDPWithoutEffect(t *testing.T) {
 	const off = "attention_dp_config has no effect without enable_attention_dp"
+	const inTurn = "disable_overlap_scheduler: false has no effect with tensor_parallel_size above 1: steps of several ranks run in turn"
 	for _, tc := range []struct{ yaml, want string }{
 		{"attention_dp_config: {}", off},
 		{"tensor_parallel_size: 2\nattention_dp_config: {timeout_iters: 50}", off},
@@ -53,6 +54,9 @@ func TestAttentionDPWithoutEffect(t *testing.T) {
 		},
 		{"enable_attention_dp: true", "enable_attention_dp has no effect with tensor_parallel_size 1"},
 		{"tensor_parallel_size: 2", ""},
+		{"{tensor_parallel_size: 2, disable_overlap_scheduler: false}", inTurn},
+		{"{tensor_parallel_size: 2, disable_overlap_scheduler: true}", ""},
+		{"disable_overlap_scheduler: false", ""},
 	} {
 		_, warnings, err := loadWorker(t, executor.Mixed, tc.yaml)
 		got := strings.Join(warnings, "\n")

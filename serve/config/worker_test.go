@@ -139,14 +139,14 @@ scheduler_config: {context_chunking_policy: FCFS}
 	all := strings.Join(warnings, "\n")
 	for _, want := range []string{
 		"backend: pytorch counts as auto", "dtype is ignored", "cuda_graph_config.enable_padding is ignored", "enable_attention_dp has no effect with tensor_parallel_size 1", "moe_tensor_parallel_size is ignored",
-		"print_iter_log is ignored: see /metrics", "disable_overlap_scheduler", "moe_config",
+		"print_iter_log is ignored: see /metrics", "moe_config",
 		"cache_transceiver_config.backend: NIXL counts as DEFAULT", "cache_transceiver_config.max_tokens_in_buffer",
 	} {
 		if !strings.Contains(all, want) {
 			t.Errorf("no warning %q in\n%s", want, all)
 		}
 	}
-	if w.KVCache.EnableBlockReuse || w.Scheduler.ChunkingPolicy != "FIRST_COME_FIRST_SERVED" || w.Backend != "auto" {
+	if w.KVCache.EnableBlockReuse || w.Scheduler.ChunkingPolicy != "FIRST_COME_FIRST_SERVED" || w.Backend != "auto" || w.DisableOverlap == nil || !*w.DisableOverlap {
 		t.Errorf("%+v", w)
 	}
 }

@@ -79,6 +79,10 @@ func TestEnginesOnDevices(t *testing.T) {
 			t.Run("alone", func(t *testing.T) {
 				alike(t, answers(t, division{ranks: 1, backend: "cuda"}.start(t, m.Path), m.Vocab, n, tokens), want)
 			})
+			t.Run("steps in turn", func(t *testing.T) { // alone they overlap
+				off := false
+				alike(t, answers(t, division{ranks: 1, backend: "cuda", overlap: &off}.start(t, m.Path), m.Vocab, n, tokens), want)
+			})
 			t.Run("TP 2", func(t *testing.T) {
 				alike(t, answers(t, division{ranks: 2, backend: "cuda"}.start(t, m.Path), m.Vocab, n, tokens), want)
 			})

@@ -33,6 +33,9 @@ type division struct {
 	threads     int           // of all ranks of a process, 0 = 1
 	batch       int           // max_num_tokens, 0 = 64
 	backend     string        // empty = cpu
+	pool        int           // tokens of the KV pool, 0 = 2048
+	overlap     *bool         // nil = as the backend likes it
+	core        func(*executor.Config)
 }
 
 func divisions() []division {
@@ -71,9 +74,13 @@ func (d division) start(t testing.TB, path string) *runner.Engine {
 		core := executor.DefaultConfig()
 		core.MaxBatch, core.MaxNumTokens, core.MaxSeqLen = 8, cmp.Or(d.batch, 64), 256
 		o := runner.LoadOptions{
-			Path: path, Core: core, Threads: cmp.Or(d.threads, 1), Incarnation: fmt.Sprint(d.role, p), PoolTokens: 2048, HangTimeout: 3 * time.Minute,
+			Path: path, Core: core, Threads: cmp.Or(d.threads, 1), Incarnation: fmt.Sprint(d.role, p), PoolTokens: cmp.Or(d.pool, 2048), HangTimeout: 3 * time.Minute,
 			Idle:    time.Minute, // so that a wake that is lost shows
 			Backend: cmp.Or(d.backend, "cpu"), TokensOnly: true, Ranks: d.ranks, AttentionDP: d.attentionDP, SplitMLP: d.splitMLP, ADP: adprouter.DefaultSettings(),
+			Overlap: d.overlap,
+		}
+		if d.core != nil {
+			d.core(&o.Core)
 		}
 		if d.adp != nil {
 			d.adp(&o.ADP)
