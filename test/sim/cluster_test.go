@@ -307,7 +307,7 @@ func TestRandomRuns(t *testing.T) {
 			if kindFull {
 				r := full(n, p, g)
 				r.CacheSalt = salt
-				r.Choices = c.someChoices(t, p, g)
+				r.Choices = someChoices(t)
 				r.Priority = float64(rapid.IntRange(0, 2).Draw(t, "priority")) / 2
 				if rapid.IntRange(0, 4).Draw(t, "deadline") == 0 {
 					r.Deadline = c.Now + time.Second
@@ -319,7 +319,7 @@ func TestRandomRuns(t *testing.T) {
 			s.Salt = salt
 			s.Emitted = rapid.Bool().Draw(t, "emitted")
 			s.NoGen = rapid.IntRange(0, 9).Draw(t, "frontend gone") == 0
-			s.N = c.someChoices(t, p, g)
+			s.N = someChoices(t)
 			if s.GenFirst = rapid.Bool().Draw(t, "generation first"); s.GenFirst {
 				s.Emitted, s.NoGen, s.N = false, false, 1
 				s.Alone = rapid.IntRange(0, 4).Draw(t, "unsupervised") == 0
@@ -390,15 +390,8 @@ func TestRandomRuns(t *testing.T) {
 	})
 }
 
-// someChoices draws how many choices a request asks for: one if several would need
-// so much of a mixed worker that its own leases could keep it out for ever.
-func (c *Cluster) someChoices(t *rapid.T, prompt []int32, g int) int {
-	n, b := rapid.SampledFrom([]int{0, 1, 2, 4}).Draw(t, "n"), c.Gen.cfg.BlockTokens
-	if c.Ctx == c.Gen && n*((len(prompt)+g)/b+1) > c.Gen.cfg.Blocks/3 {
-		return 1
-	}
-	return n
-}
+// someChoices draws how many choices a request asks for.
+func someChoices(t *rapid.T) int { return rapid.SampledFrom([]int{0, 1, 2, 4}).Draw(t, "n") }
 
 func randomCluster(t *rapid.T) *Cluster {
 	b := 1 << rapid.IntRange(0, 4).Draw(t, "logB")
@@ -449,8 +442,14 @@ func randomCluster(t *rapid.T) *Cluster {
 }
 
 // TestScenario12CancelStorm cancels 10,000 split and full requests at random
-// moments, without overlap.
+// moments, with overlap and without.
 func TestScenario12CancelStorm(t *testing.T) {
+	for how, n := range map[Overlap]int{InTurn: 10000, Eager: 3000, Lazy: 10000} {
+		cancelStorm(t, how, n)
+	}
+}
+
+func cancelStorm(t *testing.T, how Overlap, n int) {
 	c := pair(t, func(ctx, gen *executor.Config) {
 		for _, cfg := range []*executor.Config{ctx, gen} {
 			cfg.PartialReuse, cfg.ShareInPass, cfg.MaxSeqLen = true, true, 512
@@ -459,8 +458,8 @@ func TestScenario12CancelStorm(t *testing.T) {
 	})
 	c.Net.MaxDelay, c.Net.Repeat = 20*time.Millisecond, 0.1
 	c.Ctx.CheckEvery, c.Gen.CheckEvery = 16, 16
+	c.Ctx.Overlap, c.Gen.Overlap = how, how
 	states := map[string]int{}
-	const n = 10000
 	for i := 0; i < n; {
 		for range c.rng.IntN(8) {
 			s := session(i, prompt(c.rng.IntN(300), 1+c.rng.IntN(120)), 1+c.rng.IntN(60))

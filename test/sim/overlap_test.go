@@ -183,8 +183,7 @@ func TestOverlapChangesNothing(t *testing.T) {
 }
 
 // TestScenario19Fences proves that a pull never writes a block that a running step
-// may still write, and that nothing is paused for want of blocks that come back
-// with that step.
+// may still write.
 func TestScenario19Fences(t *testing.T) {
 	for _, how := range []Overlap{Eager, Lazy} {
 		c := pair(t, func(_, gen *executor.Config) {
@@ -198,6 +197,35 @@ func TestScenario19Fences(t *testing.T) {
 		settle(t, c)
 		verifySessions(t, c)
 		verify(t, c.Gen)
+	}
+}
+
+// TestNobodyIsPausedForBlocksThatComeBack gives a request its next block when the
+// other one, which has its last token coming, needs its own no more.
+func TestNobodyIsPausedForBlocksThatComeBack(t *testing.T) {
+	waited := 0
+	for g := 1; g < 40; g++ {
+		pauses := map[Overlap]uint64{}
+		for _, how := range []Overlap{InTurn, Eager, Lazy} {
+			c := config(16, 6)
+			c.Policy, c.BlockReuse = scheduler.MaxUtilization, false
+			w := worker(t, c)
+			w.Overlap = how
+			w.Submit(0, full(0, prompt(0, 30), 60), nil)
+			w.Submit(0, full(1, prompt(1, 28), g), nil)
+			mustRun(t, w)
+			verify(t, w)
+			pauses[how] = w.Core.Stats().Paused
+		}
+		if pauses[Eager] != pauses[InTurn] || pauses[Lazy] != pauses[InTurn] {
+			t.Errorf("%d tokens: %v pauses", g, pauses)
+		}
+		if pauses[InTurn] == 0 {
+			waited++
+		}
+	}
+	if waited == 0 || waited == 39 {
+		t.Errorf("%d of 39 loads fit", waited)
 	}
 }
 
