@@ -179,6 +179,9 @@ func (s *Server) relayWhole(l *leg, g *genAttempt) *legError {
 	if err != nil {
 		return l.fail(faultReply, upstream("the reply is no JSON object"), err)
 	}
+	if err := checkChoices(&body, g.p.Req.N); err != nil {
+		return l.fail(faultReply, upstream(err.Error()), err)
+	}
 	usage, changed, err := rewriteUsage(&body, g.ctxUsage())
 	if err != nil {
 		return l.fail(faultReply, upstream(err.Error()), err)

@@ -72,6 +72,9 @@ func parseCtxReply(data []byte) (*handoff, error) {
 		if err := json.Unmarshal(raw, &h.usage); err != nil {
 			return nil, fmt.Errorf("usage: %w", err)
 		}
+		if !h.usage.Sane() {
+			return nil, errors.New("usage: it has counts of tokens that cannot be")
+		}
 	}
 	if raw, ok := body.Get("prompt_token_ids_b64"); ok && string(raw) != "null" && string(raw) != `""` {
 		h.promptIDs, h.idsAsBytes = raw, true

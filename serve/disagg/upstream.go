@@ -124,6 +124,9 @@ func (s *Server) start(ctx context.Context, p *RoutePlan, c call) (_ *leg, faile
 		data, _ := io.ReadAll(io.LimitReader(resp, maxErrorBytes))
 		oe := openai.ParseError(resp.StatusCode, resp.Header, data)
 		defer l.close()
+		if resp.StatusCode < http.StatusBadRequest { // a redirect, or a success without an answer, is none for the client
+			return nil, l.fail(faultReply, upstream(fmt.Sprintf("the worker answered with the status %d", resp.StatusCode)), nil)
+		}
 		return nil, l.fail(faultStatus, oe, nil)
 	}
 	return l, nil

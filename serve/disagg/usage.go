@@ -3,6 +3,7 @@ package disagg
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 
@@ -20,6 +21,9 @@ func rewriteUsage(body *openai.Body, want *openai.Usage) (*openai.Usage, bool, e
 	var got openai.Usage
 	if err := json.Unmarshal(raw, &got); err != nil {
 		return nil, false, fmt.Errorf("the reply's usage is unreadable: %w", err)
+	}
+	if !got.Sane() {
+		return nil, false, errors.New("the reply's usage has counts of tokens that cannot be")
 	}
 	if want == nil {
 		return &got, false, nil
@@ -49,6 +53,21 @@ func rewriteUsage(body *openai.Body, want *openai.Usage) (*openai.Usage, bool, e
 	obj.Set("prompt_tokens_details", details.AppendJSON(nil))
 	body.Set("usage", obj.AppendJSON(nil))
 	return &told, true, nil
+}
+
+// checkChoices tells what is wrong with the choices of a whole reply that should have n.
+func checkChoices(body *openai.Body, n int) error {
+	raw, _ := body.Get("choices")
+	var choices []json.RawMessage
+	if err := json.Unmarshal(raw, &choices); err != nil || len(choices) != n {
+		return fmt.Errorf("the reply has %d choices, not %d", len(choices), n)
+	}
+	for i, c := range choices {
+		if len(c) == 0 || c[0] != '{' {
+			return fmt.Errorf("choices[%d] of the reply is no object", i)
+		}
+	}
+	return nil
 }
 
 // ownPrompt stands for a number of prompt tokens that only the reply itself knows.

@@ -3,6 +3,7 @@ package openai
 import (
 	"bytes"
 	"encoding/json"
+	"math"
 	"slices"
 	"strconv"
 )
@@ -18,6 +19,16 @@ type Usage struct {
 // PromptDetails breaks prompt_tokens down.
 type PromptDetails struct {
 	CachedTokens int `json:"cached_tokens"`
+}
+
+// Sane tells whether the counts can be true: what a worker says goes into answers, loads and counters.
+func (u *Usage) Sane() bool {
+	for _, n := range []int{u.PromptTokens, u.CompletionTokens, u.TotalTokens, u.Cached()} {
+		if n < 0 || n > math.MaxInt32 {
+			return false
+		}
+	}
+	return true
 }
 
 // NewUsage makes a usage object with its details and total.
