@@ -18,6 +18,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"tandem/engine/cuda"
 	"tandem/engine/executor"
@@ -61,6 +62,13 @@ Flags beat the environment, which beats the file; docs/configuration.md describe
 			return serve(cmd.Context(), name, f, func(flag string) bool { return cmd.Flags().Changed(flag) })
 		},
 	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		var unknown *pflag.NotExistError
+		if errors.As(err, &unknown) {
+			return config.UnknownFlag[config.Worker](err, unknown.GetSpecifiedName())
+		}
+		return err
+	})
 	fs := cmd.Flags()
 	fs.StringVar(&f.role, "role", "mixed", "ctx (prefill), gen (decode) or mixed (both)")
 	fs.StringVarP(&f.config, "config", "c", "", "YAML file of worker keys (see configs/worker.yaml)")

@@ -78,6 +78,7 @@ func TestServeGroupFlags(t *testing.T) {
 	for flags, want := range map[string]string{
 		"--rank-group h:1":             "--rank-group needs --ranks",
 		"--ranks 0":                    "--ranks needs --rank-group",
+		"--tp_size 2":                  "tensor_parallel_size",
 		"--rank-group h:1 --ranks 0-1": "tensor_parallel_size above 1",
 	} {
 		cmd := serveCommand()

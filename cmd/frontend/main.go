@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -11,6 +12,9 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"tandem/serve/config"
 )
 
 // version is set by the linker for releases.
@@ -31,11 +35,26 @@ func root() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
+	cmd.SetFlagErrorFunc(flagError)
 	cmd.AddCommand(serveCommand(), upCommand(), &cobra.Command{
 		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
 		Run: func(cmd *cobra.Command, _ []string) { _, _ = fmt.Fprintln(cmd.OutOrStdout(), "frontend", version) },
 	})
 	return cmd
+}
+
+// flagError tells in which place of the file a flag that does not exist has its key.
+func flagError(cmd *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	if !errors.As(err, &unknown) {
+		return err
+	}
+	name := unknown.GetSpecifiedName()
+	better := config.UnknownFlag[config.Frontend](err, name)
+	if better.Error() == err.Error() && cmd.Name() == "up" { // its file has the keys of workers, too
+		better = config.UnknownFlag[config.Worker](err, name)
+	}
+	return better
 }
 
 // signals returns a context that ends with the first interrupt, and one that ends with the second, for those who do not

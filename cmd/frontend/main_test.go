@@ -1,7 +1,9 @@
 package main
 
 import (
+	"io"
 	"os/signal"
+	"strings"
 	"syscall"
 	"testing"
 )
@@ -23,5 +25,23 @@ func TestSignals(t *testing.T) {
 			t.Fatal(err)
 		}
 		<-c.done
+	}
+}
+
+// A flag of another server ends the command with the key that does the same.
+func TestUnknownFlags(t *testing.T) {
+	for args, want := range map[string]string{
+		"serve -t 30":           "server_start_timeout_sec",
+		"serve --api-key x":     "api_keys",
+		"serve -l info":         "--log-level",
+		"up --max_batch_size 8": "the key max_batch_size",
+		"up --nonsense":         "unknown flag: --nonsense",
+	} {
+		cmd := root()
+		cmd.SetArgs(strings.Fields(args))
+		cmd.SetOut(io.Discard)
+		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", args, err, want)
+		}
 	}
 }

@@ -82,7 +82,7 @@ func (c *Config) Validate() error {
 	case kv.BlockTokens < 16 || kv.BlockTokens%16 != 0 || kv.BlockTokens > 1<<16:
 		return fmt.Errorf("kv_cache_config.tokens_per_block is %d, must be a multiple of 16", kv.BlockTokens)
 	case kv.DType != tensor.BF16 && kv.DType != tensor.F16 && kv.DType != tensor.F8:
-		return fmt.Errorf("kv_cache_config.dtype is %s, the CUDA backend stores BF16, F16 or F8", kv.DType)
+		return fmt.Errorf("kv_cache_config.dtype is %s: on a GPU it must be auto, bfloat16, float16 or fp8", kv.DType)
 	case kv.HeadDim < 8 || kv.HeadDim%8 != 0 || kv.HeadDim > maxHeadDim:
 		return fmt.Errorf("head dimension %d is not supported: a multiple of 8 up to %d is", kv.HeadDim, maxHeadDim)
 	case kv.Layers < 1 || kv.KVHeads < 1 || kv.Layers > 1<<16 || kv.KVHeads > 1<<16:
