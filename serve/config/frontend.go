@@ -334,6 +334,9 @@ func (f Frontend) UnusedByServe() (keys []string) {
 	for _, key := range sortedKeys(f.Generation.Worker) {
 		keys = append(keys, "generation_servers."+key)
 	}
+	if f.Context.Router.NeedsTokens() || f.Generation.Router.NeedsTokens() { // by the tokenizer of that model
+		keys = slices.DeleteFunc(keys, func(key string) bool { return key == "model" || strings.HasSuffix(key, ".model") })
+	}
 	return keys
 }
 

@@ -103,6 +103,12 @@ backend: pytorch
 	if got := f.UnusedByServe(); len(got) != 1 || got[0] != "backend" {
 		t.Errorf("unused %q", got)
 	}
+	for router, want := range map[string]int{"round_robin": 2, "kv_cache_aware": 1} { // which takes the model's tokenizer
+		f, _, err := loadFrontend("context_servers: {model: a, router: {type: " + router + "}}\nbackend: auto")
+		if got := f.UnusedByServe(); err != nil || len(got) != want {
+			t.Errorf("%s: unused %q, %v", router, got, err)
+		}
+	}
 	for _, name := range []string{"ENGINE_CONV_AFFINITY", "DYN_ENGINE_CONV_AFFINITY", "TANDEM_ENGINE_CONV_AFFINITY"} {
 		f, _, err := loadFrontend("", name, "true")
 		if err != nil {

@@ -77,6 +77,7 @@ func (s *Server) contextAttempt(ctx context.Context, p *RoutePlan, sel router.Se
 		limit: p.Deadline.Sub(s.now()), cause: p.overtime, tell: true,
 	})
 	if lerr != nil {
+		p.trip.ctxDone = s.now()
 		s.obs.LegEnded(LegEnd{Role: RoleContext})
 		return nil, lerr
 	}

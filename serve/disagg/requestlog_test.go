@@ -3,10 +3,13 @@ package disagg
 import (
 	"context"
 	"log/slog"
+	"net/http"
 	"strings"
 	"sync"
 	"testing"
 
+	"tandem/serve/discovery"
+	"tandem/serve/openai"
 	"tandem/serve/trace"
 )
 
@@ -100,5 +103,17 @@ func TestRequestLogOfFailuresAndSamples(t *testing.T) {
 				t.Errorf("%s: %v", tc.name, e)
 			}
 		}
+	}
+}
+
+// The time that a ctx worker let a request wait until it failed is a stage of that worker.
+func TestFailedContextLegHasItsTime(t *testing.T) {
+	h, opt := logged(slog.LevelDebug, trace.RequestLog{On: true, Level: slog.LevelDebug, Sample: 1})
+	r := newRig(t, []*stub{newStub(t, discovery.Context, func(_ int, _ seen, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })},
+		[]*stub{newStub(t, discovery.Generation, genReply{}.script)}, opt)
+	r.post(completions, hello, openai.HeaderTimeout, "50").wantError(t, http.StatusGatewayTimeout)
+	r.s.Drain(t.Context())
+	if list := h.entries(); len(list) != 1 || !strings.Contains(list[0]["stages"], "ctx_ms") {
+		t.Errorf("%v", list)
 	}
 }
