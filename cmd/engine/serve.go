@@ -209,7 +209,7 @@ func (p *process) run(ctx context.Context, path string) error {
 	face.Observer, face.Metrics = observer, metrics.Handler(reg)
 	handler := worker.New(face)
 	server := &http.Server{
-		Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		Handler: openai.BoundBodies(handler), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
 		ErrorLog: slog.NewLogLogger(p.log.Handler(), slog.LevelDebug),
 	}
 	served := make(chan error, 1)

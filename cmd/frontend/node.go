@@ -19,6 +19,7 @@ import (
 	"tandem/serve/disagg"
 	"tandem/serve/discovery"
 	"tandem/serve/metrics"
+	"tandem/serve/openai"
 	"tandem/serve/router"
 	"tandem/serve/trace"
 )
@@ -179,7 +180,7 @@ func (n *node) run(stop, hurry context.Context, ready func()) error {
 	defer func() { cancel(); wg.Wait() }()
 
 	srv := &http.Server{
-		Handler: n.coordinated.handler(n.discovered.handler(n.server.Handler())), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		Handler: openai.BoundBodies(n.coordinated.handler(n.discovered.handler(n.server.Handler()))), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 		MaxHeaderBytes: 64 << 10,
 		ErrorLog:       slog.NewLogLogger(n.log.Handler(), slog.LevelDebug),
 	}

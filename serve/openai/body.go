@@ -70,6 +70,17 @@ func ReadBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	return data, nil
 }
 
+// BoundBodies bounds the sending of bodies that next answers without ReadBody: the server waits for the rest of those that
+// nobody reads before it answers, so that clients without a key could else hold connections for ever.
+func BoundBodies(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Body != nil && r.Body != http.NoBody {
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime)) // test recorders have none
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
 // maxTrusted bounds the memory that a client gets by saying how much it will send.
 const maxTrusted = 64 << 10
 

@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"io"
@@ -115,6 +116,62 @@ func TestReadBodyTimeout(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestBoundBodies: a body that nobody reads and that never comes ends, a handler that has read its body may take its time,
+// and the next request on the connection has its own time.
+func TestBoundBodies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := pipeListener{make(chan net.Conn, 1)}
+		srv := &http.Server{Handler: BoundBodies(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/read" {
+				w.WriteHeader(http.StatusUnauthorized)
+				return
+			}
+			if _, err := ReadBody(w, r, 0); err != nil {
+				t.Error(err)
+			}
+			select {
+			case <-r.Context().Done():
+				t.Error("the deadline of the body ended the request")
+			case <-time.After(2 * bodyTime):
+			}
+		}))}
+		go srv.Serve(l)
+		ours, theirs := net.Pipe()
+		defer func() {
+			ours.Close()
+			srv.Close()
+			time.Sleep(time.Minute) // the server lingers after an error
+		}()
+		l.conns <- theirs
+		answers := bufio.NewReader(ours)
+		for _, c := range []struct {
+			request string
+			status  int
+			least   time.Duration
+		}{
+			{"POST /read HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}", http.StatusOK, 2 * bodyTime},
+			{"GET /else HTTP/1.1\r\nHost: x\r\n\r\n", http.StatusUnauthorized, 0},
+			{"POST /else HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{", http.StatusUnauthorized, bodyTime},
+		} {
+			begun := time.Now()
+			if _, err := io.WriteString(ours, c.request); err != nil {
+				t.Fatal(err)
+			}
+			resp, err := http.ReadResponse(answers, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _ = io.Copy(io.Discard, resp.Body)
+			if took := time.Since(begun); resp.StatusCode != c.status || took != c.least {
+				t.Errorf("%.12s: status %d after %v; want %d after %v", c.request, resp.StatusCode, took, c.status, c.least)
+			}
+		}
+		if _, err := answers.ReadByte(); !errors.Is(err, io.EOF) {
+			t.Errorf("the connection is not closed: %v", err)
+		}
+	})
 }
 
 func TestReadBodyCompressed(t *testing.T) {
