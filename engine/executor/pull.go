@@ -180,8 +180,16 @@ func (c *Core) pullFailed(s *sequence, e transfer.PullEvent) {
 	// What came without confirmation, and what is computed from it, is used by
 	// this request but never shared.
 	s.private = s.private || good > s.pull.have
-	if c.enter(s, request.Prefill) {
-		c.goOn(s)
+	if !c.enter(s, request.Prefill) {
+		return
+	}
+	c.goOn(s)
+	if s.State == request.Prefill && s.Computed < s.pull.have*b {
+		// All of the prompt is here, but what follows its last token is not known, and
+		// that token's block is not for this request to write.
+		c.sch.Requeue(&s.Seq)
+		s.done, s.committed = 0, 0
+		c.enter(s, request.Paused)
 	}
 }
 

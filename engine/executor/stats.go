@@ -133,6 +133,9 @@ func (c *Core) checkSequence(s *sequence) error {
 	if s.Computed > len(s.Table)*b || s.done > s.Computed || s.done < s.Computed && s.Flying == 0 || s.committed > len(s.Table) {
 		return fmt.Errorf("INV-6: %d (%d) of %d tokens computed, %d blocks, %d committed", s.done, s.Computed, s.Known, len(s.Table), s.committed)
 	}
+	if s.committed*b > s.done {
+		return fmt.Errorf("INV-5: %d blocks are shared or in the index, and only %d tokens computed: the next row would write them", s.committed, s.done)
+	}
 	if s.State == request.GenRecv != (s.holds&holdRecv != 0) && s.State != request.Closed ||
 		s.State == request.CtxSend != (s.holds&holdLease != 0) {
 		return fmt.Errorf("holds %b", s.holds)

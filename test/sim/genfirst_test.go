@@ -259,6 +259,27 @@ func TestFirstTokenEndsBoth(t *testing.T) {
 	verify(t, w)
 }
 
+// TestGenerationFirstHasItAll lets a pull fail that was to bring a first token only:
+// the blocks that are here already are others' too, and not written again.
+func TestGenerationFirstHasItAll(t *testing.T) {
+	c := pair(t, nil)
+	same := c.Gen.Submit(0, full(1<<20, prompt(0, 96), 40), nil)
+	for len(same.Tokens) < 2 {
+		if _, err := c.Tick(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.Net.Lose = 1
+	s := both(0, prompt(0, 96), 20)
+	s.Alone = true
+	c.Start(s)
+	settle(t, c)
+	verifySessions(t, c)
+	verify(t, c.Gen)
+	expect(t, "finish", s.Gen.Finish, request.FinishLength)
+	expect(t, "recomputed", c.Gen.Core.Stats().Recomputed, 1)
+}
+
 // TestGenerationFirstPullFails: the gen worker computes the whole prompt itself,
 // or ends the request, and nothing is kept anywhere.
 func TestGenerationFirstPullFails(t *testing.T) {
