@@ -357,6 +357,9 @@ func (l *Loaded) engine(ctx context.Context, o *LoadOptions, ck *model.Checkpoin
 		if cfg.Overlap = l.devices.overlap(); o.Overlap != nil {
 			cfg.Overlap = *o.Overlap
 		}
+		if cfg.Overlap {
+			cfg.Info.Backend += ", steps overlap"
+		}
 		err = l.alone(cfg)
 	case o.AttentionDP:
 		cfg.Info.Ranks = size
