@@ -20,15 +20,15 @@ type input struct {
 	dev   gpu.Ptr
 	used  int // words of the current step
 
-	ids, position, slot       gpu.Ptr // [rows]
-	row, length, pageStart    gpu.Ptr // [entries]: sequences with one row
-	tiles, logitRows          gpu.Ptr // [entries+1], [logits]
-	chunks                    gpu.Ptr // [tiles] of chunks: (sequence, first token)
-	seqRow, seqPos, seqPage   gpu.Ptr // [seqs+1], [seqs], [seqs]
-	pages                     gpu.Ptr
-	feed                      gpu.Ptr // [rows]: see tensor.Batch, of steps that have it
-	lengths, seqRows, several []int32 // scratch
-	pairs                     []int32 // of chunks
+	ids, position, slot     gpu.Ptr // [rows]
+	row, length, pageStart  gpu.Ptr // [entries]: sequences with one row
+	tiles, logitRows        gpu.Ptr // [entries+1], [logits]
+	chunks                  gpu.Ptr // [tiles] of chunks: (sequence, first token)
+	seqRow, seqPos, seqPage gpu.Ptr // [seqs+1], [seqs], [seqs]
+	pages                   gpu.Ptr
+	feed                    gpu.Ptr // [rows]: see tensor.Batch, of steps that have it
+	seqRows, several        []int32 // scratch
+	pairs                   []int32 // of chunks
 }
 
 // shape is the sizes of a step.
