@@ -122,6 +122,9 @@ func (n *node) build() error {
 	return err
 }
 
+// hooked is what a build with the tag testhooks changes about a router.
+var hooked = func(r router.Router) router.Router { return r }
+
 // routers makes both routers, and the registry that tells them of workers.
 func (n *node) routers(dc *disagg.Config) (ctxRouter, genRouter router.Router, err error) {
 	ctxRouter, err = router.NewRouter(n.cfg.Context.RouterConfig())
@@ -132,6 +135,7 @@ func (n *node) routers(dc *disagg.Config) (ctxRouter, genRouter router.Router, e
 	if err != nil {
 		return nil, nil, fmt.Errorf("generation_servers: %w", err)
 	}
+	ctxRouter, genRouter = hooked(ctxRouter), hooked(genRouter)
 	client := &http.Client{Transport: &http.Transport{
 		DialContext: (&net.Dialer{Timeout: dc.ConnectTimeout}).DialContext, IdleConnTimeout: time.Second, TLSClientConfig: dc.WorkerTLS,
 	}}

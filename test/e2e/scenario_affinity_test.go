@@ -82,7 +82,7 @@ func children(t *testing.T, stubs []*stub, role string) (at, key map[string]stri
 }
 
 func TestScenario40(t *testing.T) {
-	scenario(t, 40)
+	scenario(t)
 	for _, style := range []string{"context_first", "generation_first"} {
 		r, ctx, _ := family(t, "context", style)
 		at, key := children(t, r.ctx, "context")
@@ -106,7 +106,7 @@ func TestScenario40(t *testing.T) {
 }
 
 func TestScenario41(t *testing.T) {
-	scenario(t, 41)
+	scenario(t)
 	for _, style := range []string{"context_first", "generation_first"} {
 		siblings(t, style)
 	}
@@ -130,7 +130,7 @@ func siblings(t *testing.T, style string) {
 }
 
 func TestScenario42(t *testing.T) {
-	scenario(t, 42)
+	scenario(t)
 	body := func(id string) string {
 		return strings.Replace(helloText, "}", `,"conversation_params":{"conversation_id":"`+id+`"}}`, 1)
 	}
@@ -178,7 +178,7 @@ func TestScenario42(t *testing.T) {
 }
 
 func TestScenario43(t *testing.T) {
-	scenario(t, 43)
+	scenario(t)
 	r := newRig(t, rigOf{ctxRouter: convRouter, genRouter: convRouter})
 	extra := strings.Replace(helloText, "}", `,"conversation_params":{"conversation_id":"x","subagent_affinity_id":"M"}}`, 1)
 	r.ask(t, textPath, extra).wantError(t, http.StatusBadRequest, "subagent_affinity_id")
@@ -192,7 +192,7 @@ func TestScenario43(t *testing.T) {
 }
 
 func TestScenario44(t *testing.T) {
-	scenario(t, 44)
+	scenario(t)
 	for _, c := range []struct {
 		yaml string
 		want []string
@@ -214,7 +214,7 @@ func TestScenario44(t *testing.T) {
 
 // TestScenario45 asks a real worker, which has a key.
 func TestScenario45(t *testing.T) {
-	scenario(t, 45)
+	scenario(t)
 	needModel(t)
 	file := writeFile(t, "worker.yaml", "internal_request_auth_key: "+affinityKey+"\nkv_cache_config: {max_tokens: 4096}\nthreads: 1\n")
 	w := start(t, "ctx", engineBin, "serve", modelName, "--role", "ctx", "--port", "0", "-c", file)

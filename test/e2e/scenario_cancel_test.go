@@ -31,7 +31,7 @@ func (r *rig) leaves(path, body string, when <-chan struct{}) (left chan struct{
 }
 
 func TestScenario26(t *testing.T) {
-	scenario(t, 26)
+	scenario(t)
 	for _, body := range []string{helloText, strings.Replace(helloText, "}", `,"stream":true}`, 1)} {
 		r := newRig(t, rigOf{})
 		began, leave := make(chan struct{}), make(chan struct{})
@@ -57,7 +57,7 @@ func TestScenario26(t *testing.T) {
 // TestScenario27 hangs up about when the ctx reply comes. The moment between
 // it and the gen leg cannot be held open from outside, so many clients try.
 func TestScenario27(t *testing.T) {
-	scenario(t, 27)
+	scenario(t)
 	r := newRig(t, rigOf{})
 	r.gen[0].setScript(func(c *call) { c.wait(10 * time.Second) })
 	for i := range 40 {
@@ -88,7 +88,7 @@ func TestScenario27(t *testing.T) {
 }
 
 func TestScenario28(t *testing.T) {
-	scenario(t, 28)
+	scenario(t)
 	r := newRig(t, rigOf{})
 	began, leave := make(chan struct{}), make(chan struct{})
 	r.gen[0].setScript(func(c *call) {
@@ -106,7 +106,7 @@ func TestScenario28(t *testing.T) {
 }
 
 func TestScenario29(t *testing.T) {
-	scenario(t, 29)
+	scenario(t)
 	r := newRig(t, rigOf{ctx: 2, gen: 2})
 	for _, s := range r.ctx {
 		s.setScript(func(c *call) {

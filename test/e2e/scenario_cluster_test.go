@@ -185,7 +185,7 @@ func (r *rig) beat(t *testing.T, ttl int, keys ...string) (stop func()) {
 }
 
 func TestScenario30(t *testing.T) {
-	scenario(t, 30)
+	scenario(t)
 	r := newCluster(t, "")
 	r.register(t, r.ctx[0], "1-1-001", -1)
 	within(t, 5*time.Second, "ctx is listed", func() bool { return lists(r.info(t).Workers.Context, r.ctx[0]) })
@@ -199,7 +199,7 @@ func TestScenario30(t *testing.T) {
 }
 
 func TestScenario31(t *testing.T) {
-	scenario(t, 31)
+	scenario(t)
 	r := newCluster(t, "  heartbeat_interval_sec: 1\n  inactive_timeout_sec: 2\n")
 	extra := r.farm.newStub(t, "gen1", "generation")
 	r.register(t, r.ctx[0], "1-1-001", 2)
@@ -240,7 +240,7 @@ func TestScenario31(t *testing.T) {
 }
 
 func TestScenario32(t *testing.T) {
-	scenario(t, 32)
+	scenario(t)
 	r := newCluster(t, "")
 	for _, c := range []struct {
 		method, path string
@@ -273,7 +273,7 @@ func TestScenario32(t *testing.T) {
 }
 
 func TestScenario33(t *testing.T) {
-	scenario(t, 33)
+	scenario(t)
 	r := newRig(t, rigOf{gen: 2, before: func(r *rig) { r.gen[1].setInfo("model_fingerprint", "another") }})
 	for range 4 {
 		r.ask(t, textPath, helloText).wantOK(t, "ABC")
@@ -310,7 +310,7 @@ func refused(t *testing.T, yaml string) string {
 const twoURLs = "context_servers: {urls: [\"127.0.0.1:1\"]}\ngeneration_servers: {urls: [\"127.0.0.1:2\"]}\n"
 
 func TestScenario34(t *testing.T) {
-	scenario(t, 34)
+	scenario(t)
 	for _, c := range []struct {
 		yaml string
 		says []string
@@ -332,7 +332,7 @@ func TestScenario34(t *testing.T) {
 }
 
 func TestScenario35(t *testing.T) {
-	scenario(t, 35)
+	scenario(t)
 	r := newRig(t, rigOf{})
 	if text := get(t, r.url+"/cluster_info"); strings.Count(text, `{"type":"round_robin"}`) != 2 {
 		t.Errorf("routers in %s", text)

@@ -10,7 +10,7 @@ import (
 )
 
 func TestScenario18(t *testing.T) {
-	scenario(t, 18)
+	scenario(t)
 	near, far := promptIDs(1000, 1), promptIDs(1000, 5000)
 	r := newRig(t, rigOf{
 		gen: 2, genRouter: "{type: kv_cache_aware}", yaml: "conditional_disagg_config: {max_local_prefill_length: 64}",
@@ -57,7 +57,7 @@ func TestScenario18(t *testing.T) {
 }
 
 func TestScenario19(t *testing.T) {
-	scenario(t, 19)
+	scenario(t)
 	line := refused(t, twoURLs+"conditional_disagg_config: {max_local_prefill_length: 64}\n")
 	for _, part := range []string{"conditional_disagg_config", "generation_servers.router.type"} {
 		if !strings.Contains(line, part) {

@@ -13,7 +13,7 @@ import (
 )
 
 func TestScenario20(t *testing.T) {
-	scenario(t, 20)
+	scenario(t)
 	r := newRig(t, rigOf{ctx: 2})
 	for _, s := range r.ctx {
 		s.setScript(func(c *call) { c.status(400, `{"error":{"message":"context length exceeded"}}`) })
@@ -32,7 +32,7 @@ func TestScenario20(t *testing.T) {
 }
 
 func TestScenario21(t *testing.T) {
-	scenario(t, 21)
+	scenario(t)
 	r := newRig(t, rigOf{})
 	r.ctx[0].setScript(func(c *call) {
 		if c.n == 0 {
@@ -56,7 +56,7 @@ func TestScenario21(t *testing.T) {
 }
 
 func TestScenario22(t *testing.T) {
-	scenario(t, 22)
+	scenario(t)
 	r := newRig(t, rigOf{ctx: 2})
 	r.ctx[0].kill()
 	for range 3 {
@@ -67,7 +67,7 @@ func TestScenario22(t *testing.T) {
 }
 
 func TestScenario23(t *testing.T) {
-	scenario(t, 23)
+	scenario(t)
 	r := newRig(t, rigOf{gen: 2, yaml: "resume_broken_streams: false"})
 	for _, s := range r.gen {
 		s.setScript(func(c *call) {
@@ -89,7 +89,7 @@ func TestScenario23(t *testing.T) {
 }
 
 func TestScenario24(t *testing.T) {
-	scenario(t, 24)
+	scenario(t)
 	r := newRig(t, rigOf{gen: 2})
 	r.gen[0].setScript(func(c *call) { c.status(503, `{"error":{"message":"full"}}`) })
 	a := r.ask(t, textPath, helloText)
@@ -102,7 +102,7 @@ func TestScenario24(t *testing.T) {
 }
 
 func TestScenario25(t *testing.T) {
-	scenario(t, 25)
+	scenario(t)
 	r := newRig(t, rigOf{gen: 2})
 	r.ask(t, textPath, helloText).wantOK(t, "ABC")
 	before := len(r.ctx[0].legs())

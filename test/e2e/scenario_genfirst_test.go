@@ -15,7 +15,7 @@ import (
 const genFirst = "schedule_style: generation_first\n"
 
 func TestScenario10(t *testing.T) {
-	scenario(t, 10)
+	scenario(t)
 	r := newRig(t, rigOf{yaml: genFirst})
 	// The ctx stub does not answer before gen has got its leg: whoever sends that one later waits for ever.
 	r.ctx[0].setScript(func(c *call) {
@@ -44,7 +44,7 @@ func TestScenario10(t *testing.T) {
 }
 
 func TestScenario11(t *testing.T) {
-	scenario(t, 11)
+	scenario(t)
 	r := newRig(t, rigOf{yaml: genFirst, noRetries: true})
 	closed := make(chan struct{}, 2)
 	r.ctx[0].setScript(func(c *call) { c.status(http.StatusInternalServerError, `{"error":{"message":"prefill broke"}}`) })
@@ -69,7 +69,7 @@ func TestScenario11(t *testing.T) {
 }
 
 func TestScenario12(t *testing.T) {
-	scenario(t, 12)
+	scenario(t)
 	r := newRig(t, rigOf{yaml: genFirst + "disagg_no_retry: true\n"})
 	r.ctx[0].setScript(func(c *call) { c.wait(30 * time.Second) })
 	r.gen[0].setScript(func(c *call) {
@@ -94,7 +94,7 @@ func TestScenario12(t *testing.T) {
 }
 
 func TestScenario13(t *testing.T) {
-	scenario(t, 13)
+	scenario(t)
 	usage := func(completion, cached int) string {
 		return fmt.Sprintf(`{"prompt_tokens":128,"completion_tokens":%d,"total_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d}}`, completion, 128+completion, cached)
 	}

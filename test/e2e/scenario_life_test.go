@@ -13,7 +13,7 @@ import (
 )
 
 func TestScenario01(t *testing.T) {
-	scenario(t, 1)
+	scenario(t)
 	r := newRig(t, rigOf{})
 	a := r.ask(t, textPath, helloText)
 	a.wantOK(t, "ABC")
@@ -38,7 +38,7 @@ func TestScenario01(t *testing.T) {
 }
 
 func TestScenario02(t *testing.T) {
-	scenario(t, 2)
+	scenario(t)
 	const id = 687865856000134148
 	r := newRig(t, rigOf{})
 	r.ctx[0].setScript(ctxReply{echo: id}.script)
@@ -49,7 +49,7 @@ func TestScenario02(t *testing.T) {
 }
 
 func TestScenario03(t *testing.T) {
-	scenario(t, 3)
+	scenario(t)
 	r := newRig(t, rigOf{})
 	r.ctx[0].setScript(ctxReply{finish: "length"}.script)
 	a := r.ask(t, textPath, `{"model":"tiny","prompt":"hello","max_tokens":1}`)
@@ -63,7 +63,7 @@ func TestScenario03(t *testing.T) {
 }
 
 func TestScenario04(t *testing.T) {
-	scenario(t, 4)
+	scenario(t)
 	r := newRig(t, rigOf{})
 	r.ctx[0].setScript(ctxReply{finish: "stop", text: "-"}.script)
 	a := r.ask(t, textPath, `{"model":"tiny","prompt":"hello","max_tokens":8}`)
@@ -79,7 +79,7 @@ func TestScenario04(t *testing.T) {
 }
 
 func TestScenario05(t *testing.T) {
-	scenario(t, 5)
+	scenario(t)
 	r := newRig(t, rigOf{})
 	r.ctx[0].setScript(ctxReply{finish: "stop", text: "-"}.script)
 	a := r.ask(t, chatPath, helloChat)
@@ -95,7 +95,7 @@ func TestScenario05(t *testing.T) {
 }
 
 func TestScenario06(t *testing.T) {
-	scenario(t, 6)
+	scenario(t)
 	r := newRig(t, rigOf{})
 	r.ctx[0].setScript(ctxReply{finish: "length"}.script)
 	a := r.ask(t, textPath, `{"model":"tiny","prompt":"hello","max_tokens":8}`)
@@ -104,7 +104,7 @@ func TestScenario06(t *testing.T) {
 }
 
 func TestScenario07(t *testing.T) {
-	scenario(t, 7)
+	scenario(t)
 	r := newRig(t, rigOf{})
 	prompt := func(raw string) answer { return r.ask(t, textPath, `{"model":"tiny","prompt":`+raw+`,"max_tokens":3}`) }
 	for _, raw := range []string{`["a","b"]`, `[]`, `[[]]`, `[[1],[2]]`, `["a",1]`, `[1,"a"]`} {
@@ -118,7 +118,7 @@ func TestScenario07(t *testing.T) {
 }
 
 func TestScenario08(t *testing.T) {
-	scenario(t, 8)
+	scenario(t)
 	r := newRig(t, rigOf{})
 	a := r.ask(t, textPath, `{"model":"tiny","prompt":"hello","disaggregated_params":{"request_type":"generation_only","ctx_info_endpoint":"tcp://evil:1"}}`)
 	a.wantParam(t, "disaggregated_params")
@@ -136,7 +136,7 @@ func TestScenario08(t *testing.T) {
 }
 
 func TestScenario09(t *testing.T) {
-	scenario(t, 9)
+	scenario(t)
 	r := newRig(t, rigOf{})
 	for _, c := range []struct{ field, val string }{{"n", "2"}, {"best_of", "2"}, {"use_beam_search", "true"}} {
 		r.ask(t, textPath, `{"model":"tiny","prompt":"hello","`+c.field+`":`+c.val+`}`).wantParam(t, c.field)
@@ -145,7 +145,7 @@ func TestScenario09(t *testing.T) {
 }
 
 func TestScenario14(t *testing.T) {
-	scenario(t, 14)
+	scenario(t)
 	r := newRig(t, rigOf{})
 	usage := func(prompt, completion, cached int) string {
 		return fmt.Sprintf(`{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d}}`,
@@ -176,7 +176,7 @@ func TestScenario14(t *testing.T) {
 }
 
 func TestScenario15(t *testing.T) {
-	scenario(t, 15)
+	scenario(t)
 	r := newRig(t, rigOf{})
 	r.ctx[0].setScript(ctxReply{usage: `{"prompt_tokens":5,"completion_tokens":1,"total_tokens":6}`}.script)
 	a := r.ask(t, textPath, helloText)
@@ -188,7 +188,7 @@ func TestScenario15(t *testing.T) {
 }
 
 func TestScenario16(t *testing.T) {
-	scenario(t, 16)
+	scenario(t)
 	const logs = `[[{"token_id":65,"logprob":-0.1,"rank":1},{"token_id":66,"logprob":-2.3,"rank":2}]]`
 	const body = `{"model":"tiny","prompt":"hello","max_tokens":3,"logprobs":2}`
 	r := newRig(t, rigOf{})
@@ -212,7 +212,7 @@ func TestScenario16(t *testing.T) {
 
 // TestScenario17 needs the real model: split answers are those of one worker.
 func TestScenario17(t *testing.T) {
-	scenario(t, 17)
+	scenario(t)
 	c := startCluster(t, workerConfig{threads: 1}, "")
 	mixed := startWorker(t, "mixed", workerConfig{threads: 1})
 	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)

@@ -10,7 +10,7 @@ import (
 )
 
 func TestScenario47(t *testing.T) {
-	scenario(t, 47)
+	scenario(t)
 	r := newRig(t, rigOf{yaml: "perf_metrics_max_requests: 100"})
 	for i := range 10 {
 		path, body := textPath, helloText
@@ -56,7 +56,7 @@ func TestScenario47(t *testing.T) {
 // TestScenario48 is part of every rig: see waitIdle. Here the gauges must have
 // moved in between, or they would say nothing.
 func TestScenario48(t *testing.T) {
-	scenario(t, 48)
+	scenario(t)
 	r := newRig(t, rigOf{})
 	began, release := make(chan struct{}), make(chan struct{})
 	r.gen[0].setScript(func(c *call) {

@@ -36,7 +36,7 @@ func promptBody(prompt string) string {
 }
 
 func TestScenario36(t *testing.T) {
-	scenario(t, 36)
+	scenario(t)
 	r := newRig(t, rigOf{ctx: 2})
 	var got []string
 	for range 4 {
@@ -113,7 +113,7 @@ func (s *stub) holds(hashes []uint64) {
 }
 
 func TestScenario37(t *testing.T) {
-	scenario(t, 37)
+	scenario(t)
 	r := newRig(t, rigOf{ctx: 4, ctxRouter: "{type: kv_cache_aware, tokens_per_block: 32, backfill_block_hashes_on_finish: false}", before: func(r *rig) {
 		for i, s := range r.ctx {
 			s.name = []string{"A", "C", "D", "E"}[i]
@@ -165,7 +165,7 @@ func TestScenario37(t *testing.T) {
 }
 
 func TestScenario38(t *testing.T) {
-	scenario(t, 38)
+	scenario(t)
 	const conv = "{type: conversation}"
 	t.Run("ids", func(t *testing.T) {
 		r := newRig(t, rigOf{ctx: 2, gen: 2, ctxRouter: conv, genRouter: conv})
@@ -232,7 +232,7 @@ func TestScenario38(t *testing.T) {
 }
 
 func TestScenario39(t *testing.T) {
-	scenario(t, 39)
+	scenario(t)
 	r := newRig(t, rigOf{})
 	last := func(s *stub) string {
 		legs := s.legs()

@@ -10,52 +10,17 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"regexp"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 )
 
-// pending are the scenarios that the product does not pass yet, and why. They
-// run and log what happens; whoever builds the feature removes the entry.
-var pending = map[int]string{}
-
-// elsewhere are scenarios that have no test here, and where they are checked.
-var elsewhere = map[int]string{
-	46: "no router makes rank hints, and a hook is not reachable from outside: serve/disagg, TestRank…",
-}
-
-// scenarioEnv makes a pending scenario run for real, in a process of its own.
-const scenarioEnv = "TANDEM_E2E_PENDING"
-
-// scenario runs an acceptance scenario, or a pending one in a child whose
-// failure is only logged. Scenarios run beside each other.
-func scenario(t *testing.T, n int) {
+// scenario marks an acceptance scenario; they run beside each other.
+func scenario(t *testing.T) {
 	t.Helper()
-	why, waits := pending[n]
-	if !waits || os.Getenv(scenarioEnv) != "" {
-		t.Parallel()
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.v")
-	cmd.Env = append(os.Environ(), scenarioEnv+"=1", binEnv+"="+binFolder)
-	cmd.WaitDelay = time.Second
-	cmd.Cancel = func() error { // with the frontends that it started
-		for _, pid := range descendants(cmd.Process.Pid) {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
-		}
-		return cmd.Process.Kill()
-	}
-	out, err := cmd.CombinedOutput()
-	if err == nil {
-		t.Logf("scenario %d passes: remove it from pending (%s)", n, why)
-	}
-	t.Skipf("scenario %d is pending (%s): %v\n%s", n, why, err, tail(string(out), 2000))
+	t.Parallel()
 }
 
 func tail(s string, n int) string { return s[max(0, len(s)-n):] }
@@ -74,7 +39,8 @@ type rigOf struct {
 	yaml                 string
 	before               func(*rig) // with the stubs, before the frontend starts
 	noRetries            bool
-	busy                 bool // the end of the test is no idle moment
+	busy                 bool   // the end of the test is no idle moment
+	bin                  string // of the frontend, empty = the product's
 }
 
 func newRig(t *testing.T, o rigOf) *rig {
@@ -101,7 +67,7 @@ context_servers: {urls: [%s], router: %s}
 generation_servers: {urls: [%s], router: %s}
 %s
 `, retries, ids(r.ctx), or(o.ctxRouter, "{}"), ids(r.gen), or(o.genRouter, "{}"), o.yaml))
-	r.process = start(t, "frontend", frontendBin, "serve", "--port", "0", "-c", file)
+	r.process = start(t, "frontend", or(o.bin, frontendBin), "serve", "--port", "0", "-c", file)
 	t.Cleanup(func() { // before the frontend is stopped
 		if !o.busy {
 			r.waitIdle(t)
@@ -307,12 +273,8 @@ func TestScenariosAreAllHere(t *testing.T) {
 		}
 	}
 	for n := 1; n <= 48; n++ {
-		_, out := elsewhere[n]
-		if have[n] == out {
-			t.Errorf("scenario %d: it has a test: %t; it is listed as having none: %t", n, have[n], out)
-		}
-		if _, waits := pending[n]; waits && !have[n] {
-			t.Errorf("scenario %d is pending and has no test", n)
+		if !have[n] {
+			t.Errorf("scenario %d has no test", n)
 		}
 	}
 }
