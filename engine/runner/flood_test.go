@@ -69,14 +69,18 @@ func TestGroupKeepsDeadlines(t *testing.T) {
 	hold, paced := make(chan struct{}), make(chan struct{})
 	w.devices[1].hold = hold
 	go func() {
+		defer close(hold)
 		tick := time.NewTicker(10 * time.Millisecond)
 		defer tick.Stop()
 		for {
 			select {
 			case <-tick.C:
-				hold <- struct{}{}
 			case <-paced:
-				close(hold)
+				return
+			}
+			select {
+			case hold <- struct{}{}:
+			case <-paced: // no step may come any more
 				return
 			}
 		}
