@@ -63,8 +63,9 @@ func (e *Engine) iterate(r *rank) (worked bool) {
 		res, _ := r.forward(b)
 		e.apply(r, res)
 	}
-	r.carry()
+	// Who gets an answer may look at once at what is left of the request.
 	e.status.set(0, RankStats{Stats: r.core.Stats()}, e.Now())
+	r.carry()
 	return worked
 }
 
