@@ -86,10 +86,14 @@ func (b *Backend) patience() time.Duration {
 	return DefaultLinkTimeout
 }
 
+// longestPause is the most that await comes late: little beside a step, and far
+// more than what a look at the stream costs.
+const longestPause = 50 * time.Microsecond
+
 // await waits for a step whose collectives are on the device: a peer that is gone
 // would leave the stream waiting for ever, so the link is asked, and time is bounded.
 func (b *Backend) await() error {
-	for start, pause := time.Now(), 10*time.Microsecond; ; pause = min(2*pause, time.Millisecond) {
+	for start, pause := time.Now(), 10*time.Microsecond; ; pause = min(2*pause, longestPause) {
 		done, err := b.stream.Done()
 		if done || err != nil {
 			return err
