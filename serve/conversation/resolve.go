@@ -25,9 +25,6 @@ var headerNames = []string{
 	"X-Correlation-Id", "X-Session-Affinity", "X-Multi-Turn-Session-Id",
 }
 
-// HeaderNames returns the conversation headers in canonical form, strongest first.
-func HeaderNames() []string { return append([]string(nil), headerNames...) }
-
 // FieldError is a client's mistake in a body field; it becomes a 400 that names Param.
 type FieldError struct {
 	Param   string

@@ -301,12 +301,6 @@ func EventData(event []byte) (data []byte, ok bool) {
 	return data, ok
 }
 
-// IsDone tells whether an event is the [DONE] event.
-func IsDone(event []byte) bool {
-	data, ok := EventData(event)
-	return ok && string(bytes.TrimSpace(data)) == "[DONE]"
-}
-
 // idsPrefix begins the comment by which a gen worker tells the token ids behind the next event.
 const idsPrefix = ": ids "
 

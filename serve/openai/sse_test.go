@@ -61,9 +61,6 @@ func TestEventData(t *testing.T) {
 	if _, ok := EventData([]byte(": only\n\n")); ok {
 		t.Error("a comment has data")
 	}
-	if !IsDone([]byte("data: [DONE]\r\n\r\n")) || IsDone([]byte("data: {}\n\n")) {
-		t.Error("IsDone is wrong")
-	}
 }
 
 func TestEventWriterChunks(t *testing.T) {

@@ -28,9 +28,6 @@ const (
 	Overflow Outcome = "overflow" // not the conversation's instance, which has its full share
 )
 
-// Outcomes lists all outcomes.
-func Outcomes() []Outcome { return []Outcome{Sticky, Implicit, New, Fallback, Load, Cached, Overflow} }
-
 // Request is what placement may look at.
 type Request struct {
 	RoutingID      string  // affinity key or conversation id, "" = none
