@@ -8,21 +8,12 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"tandem/test/ports"
 )
 
-// freeAddr is a loopback address where nobody listens.
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer lis.Close()
-	return lis.Addr().String()
-}
-
 func TestLeavesMayComeFirst(t *testing.T) {
-	addr := freeAddr(t)
+	addr := ports.Address(t)
 	cfg := Config{Size: 4, Key: []byte("k")}
 	var wg sync.WaitGroup
 	groups, errs := make([]*Group, 3), make([]error, 3)
@@ -146,7 +137,7 @@ func TestLateRanksAreNamed(t *testing.T) {
 
 func TestRootThatNeverComes(t *testing.T) {
 	t.Parallel() // mostly waits
-	addr := freeAddr(t)
+	addr := ports.Address(t)
 	_, err := Join(t.Context(), addr, Span{1, 1}, Config{Size: 2, JoinTimeout: 300 * time.Millisecond})
 	if !errors.Is(err, ErrTimeout) || !strings.Contains(err.Error(), "rank 1 join "+addr) {
 		t.Error(err)

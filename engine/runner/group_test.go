@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -21,6 +20,7 @@ import (
 	"tandem/engine/tensor"
 	"tandem/engine/transfer"
 	"tandem/engine/transfer/wire"
+	"tandem/test/ports"
 )
 
 // lockDevice is a counting device whose passes are collective: it fails the test
@@ -144,25 +144,22 @@ func newWorld(t *testing.T, c worldConfig) *world {
 	if spans == nil {
 		spans = []comm.Span{{Last: c.size - 1}}
 	} else {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		addr = l.Addr().String()
-		l.Close()
+		addr = ports.Address(t)
 	}
 	for _, span := range spans {
 		w.engines = append(w.engines, w.engine(c, span, addr))
 	}
+	// One that cannot connect leaves no other waiting for it.
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	var wg sync.WaitGroup
 	for _, e := range slices.Backward(w.engines) {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			if err := e.Connect(t.Context()); err != nil {
+		wg.Go(func() {
+			if err := e.Connect(ctx); err != nil {
 				t.Error(err)
+				cancel()
 			}
-		}()
+		})
 	}
 	wg.Wait()
 	if t.Failed() {

@@ -9,17 +9,13 @@ import (
 
 	"tandem/engine/comm"
 	"tandem/engine/executor"
+	"tandem/test/ports"
 )
 
 // What differs between the processes of an instance is told by the key that its
 // user wrote, and the process of rank 0 says at once whom it did not take.
 func TestOtherSettingsAreNamed(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	l.Close()
+	addr := ports.Address(t)
 	options := func(batch int) comm.Config {
 		o := &LoadOptions{Ranks: 2, AttentionDP: true}
 		c := Config{Core: executor.DefaultConfig(), Info: Info{Model: "m", Fingerprint: "f"}}
@@ -34,7 +30,7 @@ func TestOtherSettingsAreNamed(t *testing.T) {
 		_, err := connect(t.Context(), addr, comm.Span{}, options(8), slog.New(slog.NewTextHandler(&log, nil)))
 		root <- err
 	}()
-	_, err = connect(t.Context(), addr, comm.Span{First: 1, Last: 1}, options(4), slog.New(slog.DiscardHandler))
+	_, err := connect(t.Context(), addr, comm.Span{First: 1, Last: 1}, options(4), slog.New(slog.DiscardHandler))
 	const want = "rank 1 has max_batch_size 4, rank 0 has 8"
 	if err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("the process of rank 1: %v", err)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"tandem/test/etcd"
+	"tandem/test/ports"
 )
 
 // sharing starts a frontend that shares its conversations through uri.
@@ -47,7 +48,7 @@ func TestConversationsOutliveFrontends(t *testing.T) {
 			for i := range 4 {
 				ctx, gen = append(ctx, f.newStub(t, "ctx"+strconv.Itoa(i), "context")), append(gen, f.newStub(t, "gen"+strconv.Itoa(i), "generation"))
 			}
-			ports := []int{freePort(t), freePort(t)}
+			ports := []int{ports.Free(t), ports.Free(t)}
 			uri := "http://127.0.0.1:" + strconv.Itoa(ports[0])
 			if kind == "etcd" {
 				uri = "etcd://" + etcd.Start(t).Addr
@@ -111,7 +112,7 @@ server_start_timeout_sec: 1
 disagg_coordinator_url: http://127.0.0.1:%d
 context_servers: {urls: [%q], router: {type: conversation}}
 generation_servers: {urls: [%q]}
-`, freePort(t), ctx.id, gen.id))
+`, ports.Free(t), ctx.id, gen.id))
 	p, _ := launch(t, "frontend", frontendBin, "serve", "--port", "0", "-c", file)
 	if code := p.wait(t, settleLimit); code != 1 || !strings.Contains(p.log.String(), "disagg_coordinator_url") {
 		t.Errorf("ended with %d:\n%s", code, p.log.String())

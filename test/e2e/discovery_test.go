@@ -19,21 +19,11 @@ import (
 	registry "tandem/serve/discovery/cluster"
 	etcdstore "tandem/serve/discovery/etcd"
 	"tandem/test/etcd"
+	"tandem/test/ports"
 )
 
 // clusterKey is the internal_request_auth_key of these tests.
 const clusterKey = "a key for tests only"
-
-// freePort finds a port for a process that must be told one.
-func freePort(t *testing.T) int {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	return ln.Addr().(*net.TCPAddr).Port
-}
 
 // follower starts a frontend whose workers register.
 func follower(t *testing.T, name string, port int, uri, more string) *process {
@@ -156,7 +146,7 @@ func hello(p *process) answer {
 // TestDiscoveryStorageOfAnotherFrontend: one frontend reads the storage of another, and goes on while that restarts.
 func TestDiscoveryStorageOfAnotherFrontend(t *testing.T) {
 	t.Parallel()
-	ports := []int{freePort(t), freePort(t)}
+	ports := []int{ports.Free(t), ports.Free(t)}
 	uri := "http://127.0.0.1:" + strconv.Itoa(ports[0])
 	first := follower(t, "first", ports[0], uri, "")
 	second := follower(t, "second", ports[1], uri, "  remote_storage: true\n")
@@ -208,7 +198,7 @@ func TestDiscoveryStorageOfAnotherFrontend(t *testing.T) {
 func TestDiscoveryEtcd(t *testing.T) {
 	server := etcd.Start(t)
 	uri := "etcd://" + server.Addr
-	ports := []int{freePort(t), freePort(t)}
+	ports := []int{ports.Free(t), ports.Free(t)}
 	a, b := follower(t, "a", ports[0], uri, ""), follower(t, "b", ports[1], uri, "")
 	store, err := etcdstore.New([]string{server.Addr}, etcdstore.Access{})
 	if err != nil {
@@ -276,7 +266,7 @@ func TestDiscoveryMetadataServer(t *testing.T) {
 // TestDiscoveryWorkers: real workers register, serve, are killed and restarted, leave, and change their role.
 func TestDiscoveryWorkers(t *testing.T) {
 	needModel(t)
-	port := freePort(t)
+	port := ports.Free(t)
 	uri := "http://127.0.0.1:" + strconv.Itoa(port)
 	front := follower(t, "frontend", port, uri, "")
 	worker := func(role string, port int) *process {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"regexp"
 	"slices"
@@ -16,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"tandem/test/ports"
 )
 
 // ranksYAML is a worker of two attention-DP ranks whose pools hold a few conversations.
@@ -49,12 +50,7 @@ func awaitReady(t *testing.T, p *process, ready <-chan string) {
 func startGroup(t *testing.T, role, yaml string) (leader, other *process) {
 	t.Helper()
 	needModel(t)
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := ln.Addr().String()
-	ln.Close()
+	addr := ports.Address(t)
 	file := writeFile(t, "ranks.yaml", yaml)
 	one := func(rank string) (*process, chan string) {
 		return launch(t, "rank "+rank, engineBin, "serve", modelName, "--role", role, "--port", "0", "-c", file, "--threads", "1", "--rank-group", addr, "--ranks", rank)

@@ -16,6 +16,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"tandem/test/ports"
 )
 
 // clusterInfo is the part of /cluster_info that is looked at.
@@ -65,13 +67,8 @@ func lists(workers []clusterWorker, s *stub) bool {
 // newCluster starts a frontend that hosts the storage where workers register.
 func newCluster(t *testing.T, yaml string) *rig {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := ln.Addr().String()
+	addr := ports.Address(t)
 	_, port, _ := net.SplitHostPort(addr)
-	ln.Close()
 	r := &rig{farm: &farm{}}
 	r.ctx = []*stub{r.farm.newStub(t, "ctx0", "context")}
 	r.gen = []*stub{r.farm.newStub(t, "gen0", "generation")}

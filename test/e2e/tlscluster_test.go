@@ -15,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"tandem/test/ports"
 )
 
 // TestRegistrationIsEncrypted: workers that speak TLS register over TLS with the storage in a frontend, which asks for their
@@ -22,7 +24,7 @@ import (
 func TestRegistrationIsEncrypted(t *testing.T) {
 	needModel(t)
 	cert, key := selfSigned(t)
-	port := freePort(t)
+	port := ports.Free(t)
 	common := fmt.Sprintf(`
 internal_request_auth_key: %s
 tls: {cert: %[2]s, key: %[3]s, client_ca: %[2]s%%s}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"reflect"
 	"sync"
 	"testing"
@@ -17,6 +16,7 @@ import (
 	"tandem/engine/request"
 	"tandem/engine/runner"
 	"tandem/engine/transfer/wire"
+	"tandem/test/ports"
 	"tandem/test/tinymodel"
 )
 
@@ -61,12 +61,7 @@ func (d division) start(t testing.TB, path string) *runner.Engine {
 	d.processes = max(d.processes, 1)
 	addr := ""
 	if d.processes > 1 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		addr = l.Addr().String()
-		l.Close()
+		addr = ports.Address(t)
 	}
 	loaded := make([]*runner.Loaded, d.processes)
 	var wg sync.WaitGroup
