@@ -150,18 +150,24 @@ func decodeCase(s decodeShape) Case {
 		want[i] = math.NaN()
 	}
 	scale, vScale := 1.5/math.Sqrt(float64(s.dim)), 2.0
-	row := make([]int, len(s.lengths))
+	row, width := make([]int, len(s.lengths)), s.heads*s.dim
+	host := Attend{KV: s.kv, Heads: s.heads, KVHeads: s.kvHeads, Dim: s.dim, BlockTokens: s.tokens, Scale: scale}
 	for i, n := range s.lengths {
 		row[i] = 2*i + 1
+		seq := Sequence{K: seqs.k[i], V: seqs.v[i], Position: n - 1, Q: q[row[i]*width : (row[i]+1)*width]}
 		for h := range s.heads {
 			if n == 0 {
 				break
 			}
 			at := (row[i]*s.heads + h) * s.dim
 			o := attend(q[at:at+s.dim], seqs.k[i][h/group], seqs.v[i][h/group], n, scale)
+			seq.Want = append(seq.Want, o...)
 			for j := range o {
 				want[at+j] = o[j] * vScale
 			}
+		}
+		if n > 0 {
+			host.Sequences = append(host.Sequences, seq)
 		}
 	}
 	d, err := cuda.DecodeKernel(s.kv, s.dim, group)
@@ -181,6 +187,7 @@ func decodeCase(s decodeShape) Case {
 			{0, BF16, want, bf16Rel, 0.01},
 			{10, I32, make([]float64, d.Counters(len(lengths), s.heads, s.kvHeads)), 0, 0},
 		},
+		Host: host,
 	}
 }
 
@@ -271,6 +278,10 @@ func qkvCase(s qkvShape) Case {
 	if s.kv == cuda.KVE4M3 {
 		kScale, vScale = 4, 0.5
 	}
+	host := Heads{
+		Heads: s.heads, KVHeads: s.kvHeads, Dim: s.dim, Rope: s.rope, Adjacent: s.adjacent, X: x, Bias: b,
+		QNorm: w[0], KNorm: w[1], Eps: eps, Positions: positions, Freq: freq,
+	}
 	q, k, v := make([]float64, rows*s.heads*s.dim), unchanged(p), unchanged(p)
 	for i := range rows {
 		for h := range s.heads + 2*s.kvHeads {
@@ -288,6 +299,7 @@ func qkvCase(s qkvShape) Case {
 				}
 				rotate(y, table[i*s.rope:(i+1)*s.rope], s.adjacent)
 			}
+			host.Want = append(host.Want, y...)
 			if kind == 0 {
 				copy(q[(i*s.heads+h)*s.dim:], y)
 				continue
@@ -320,6 +332,7 @@ func qkvCase(s qkvShape) Case {
 			{1, kvElem[s.kv], k, rel, 0.003},
 			{2, kvElem[s.kv], v, rel, 0.003},
 		},
+		Host: host,
 	}
 }
 

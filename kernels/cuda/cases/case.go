@@ -49,6 +49,9 @@ type Case struct {
 	Launch cuda.Launch
 	Args   []Arg
 	Wants  []Want
+	// Host is what the launch computes, as one of the types of host.go; nil for what
+	// only devices do.
+	Host any
 	// Verify, where values alone do not say it, checks what the buffers hold.
 	Verify func(after [][]byte) error
 }

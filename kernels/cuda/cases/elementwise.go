@@ -24,6 +24,7 @@ func embedCases() []Case {
 			Name: name, Kernel: "td_embed", Launch: cuda.Embed(len(ids)),
 			Args:  []Arg{blank(F32, len(want)), encode(BF16, t), ints(ids), i32(hidden), i32(vocab)},
 			Wants: []Want{{Elem: F32, Values: want}},
+			Host:  Lookup{Weight{Format: cuda.FormatBF16, Values: t}, vocab, hidden, ids, want},
 		})
 	}
 	from := []int{-1, 2, 0, -1, 1}
@@ -72,6 +73,7 @@ func normCases() []Case {
 				Name: name, Kernel: "td_rmsnorm", Launch: cuda.Norm(rows),
 				Args:  []Arg{blank(BF16, len(x)), encode(F32, x), delta, encode(F32, w), i32(cols), f32(eps)},
 				Wants: []Want{{0, BF16, want, bf16Rel, 1e-6}, {1, F32, sum, 0, 0}},
+				Host:  Norm{rows, cols, sum, w, eps, want},
 			})
 			if added {
 				continue
@@ -129,6 +131,7 @@ func actCases() []Case {
 					Name: name, Kernel: kernel, Launch: cuda.ActMul(rows, inter),
 					Args:  []Arg{blank(BF16, len(want)), encode(e, in), i32(inter), i32(act)},
 					Wants: []Want{{0, BF16, want, bf16Rel, 2e-5}},
+					Host:  Gate{rows, inter, act, in, want},
 				})
 			}
 		}

@@ -4,28 +4,31 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"tandem/kernels/cuda"
 )
 
-// weight is a weight [n, k]: the values, and how the device holds them.
-type weight struct {
-	values []float64
+// Weight is a weight [n, k]: the values, and how the device holds them.
+type Weight struct {
+	Format cuda.Format
+	Values []float64
+	Rows   []cuda.Row // what the values are made of; nil for plain ones
 	arg    Arg
 }
 
 // randomWeight makes a weight in a format, with scales of every row and group.
-func randomWeight(r *rand.Rand, f cuda.Format, n, k int) weight {
+func randomWeight(r *rand.Rand, f cuda.Format, n, k int) Weight {
 	if f == cuda.FormatBF16 {
 		v := normal(r, BF16, n*k, 0.5)
-		return weight{v, encode(BF16, v)}
+		return Weight{Format: f, Values: v, arg: encode(BF16, v)}
 	}
 	dst := make([]byte, f.Bytes(n, k))
 	p, err := cuda.NewPacker(f, n, k, dst)
 	if err != nil {
 		panic(err) // the table is ours
 	}
-	values := make([]float64, n*k)
+	values, rows := make([]float64, n*k), make([]cuda.Row, n)
 	var scales []float64
 	for i := range n {
 		groups := (k + f.Group() - 1) / f.Group()
@@ -45,8 +48,9 @@ func randomWeight(r *rand.Rand, f cuda.Format, n, k int) weight {
 			values[i*k+j] = value(f, &row.Codes[j], float64(row.Scales[j/f.Group()]), float64(row.Mins[j/f.Group()]))
 		}
 		p.Put(i, row)
+		rows[i] = row
 	}
-	return weight{values, Arg{Data: dst}}
+	return Weight{f, values, rows, Arg{Data: dst}}
 }
 
 // value limits a code to those of the format and returns what it stands for.
@@ -131,10 +135,11 @@ func gemvCase(f cuda.Format, s gemvShape) Case {
 		b = normal(r, F32, s.n, 1)
 		bias = encode(F32, b)
 	}
-	y := linear(x, w.values, s.rows, s.n, s.k)
+	y := linear(x, w.Values, s.rows, s.n, s.k)
 	for i := range y {
 		y[i] += b[i%s.n]
 	}
+	host := Product{Rows: s.rows, N: s.n, K: s.k, X: x, Bias: b, W: w, Sums: slices.Clone(y)}
 	out, want := output(r, s.mode, y, s.rows, s.n, cuda.SiLU)
 	ldy := spread(&out, &want, s.rows, s.gap)
 	per, err := cuda.GemvRows(s.rows)
@@ -144,7 +149,7 @@ func gemvCase(f cuda.Format, s gemvShape) Case {
 	return Case{
 		Name: name, Kernel: fmt.Sprintf("td_gemv_%s_r%d", f, per), Launch: cuda.Gemv(s.n),
 		Args:  []Arg{out, w.arg, encode(BF16, x), bias, i32(s.rows), i32(s.n), i32(s.k), i32(s.mode), i32(cuda.SiLU), i32(ldy)},
-		Wants: []Want{want},
+		Wants: []Want{want}, Host: host,
 	}
 }
 
@@ -199,19 +204,20 @@ func dequantCases(f cuda.Format) []Case {
 	rows := make([]float64, len(ids)*k)
 	for i, id := range ids {
 		if id >= 0 && id < n {
-			copy(rows[i*k:], w.values[id*k:(id+1)*k])
+			copy(rows[i*k:], w.Values[id*k:(id+1)*k])
 		}
 	}
 	return []Case{
 		{
 			Name: name, Kernel: "td_dequant_" + f.String(), Launch: cuda.Dequant(n, k),
 			Args:  []Arg{blank(BF16, n*k), w.arg, i32(n), i32(k)},
-			Wants: []Want{{0, BF16, w.values, 1.0 / 250, 1e-6}},
+			Wants: []Want{{0, BF16, w.Values, 1.0 / 250, 1e-6}},
 		},
 		{
 			Name: "embed " + f.String(), Kernel: "td_embed_" + f.String(), Launch: cuda.EmbedPacked(len(ids)),
 			Args:  []Arg{blank(F32, len(rows)), w.arg, ints(ids), i32(n), i32(k)},
 			Wants: []Want{{0, F32, rows, 1e-6, 1e-6}},
+			Host:  Lookup{w, n, k, ids, rows},
 		},
 	}
 }

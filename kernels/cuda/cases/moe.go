@@ -34,15 +34,16 @@ func manyRows(s gemvShape) Case {
 	r := rng(fmt.Sprint("gemm", s))
 	w := randomWeight(r, cuda.FormatBF16, s.n, s.k)
 	x, b := normal(r, BF16, s.rows*s.k, 1), normal(r, F32, s.n, 1)
-	y := linear(x, w.values, s.rows, s.n, s.k)
+	y := linear(x, w.Values, s.rows, s.n, s.k)
 	for i := range y {
 		y[i] += b[i%s.n]
 	}
+	host := Product{Rows: s.rows, N: s.n, K: s.k, X: x, Bias: b, W: w, Sums: slices.Clone(y)}
 	out, want := output(r, s.mode, y, s.rows, s.n, cuda.SiLU)
 	ldy := spread(&out, &want, s.rows, s.gap)
 	return Case{
 		Args:  []Arg{out, w.arg, encode(BF16, x), encode(F32, b), i32(s.rows), i32(s.n), i32(s.k), i32(s.mode), i32(cuda.SiLU), i32(ldy)},
-		Wants: []Want{want},
+		Wants: []Want{want}, Host: host,
 	}
 }
 
@@ -97,9 +98,10 @@ func routeCases() []Case {
 				logits[1] = math.NaN()
 			}
 			var experts, weights []float64
+			var chosen []int
 			for i := range s.rows {
 				ids, w := route(logits[i*s.experts:(i+1)*s.experts], s.used, renorm)
-				weights = append(weights, w...)
+				weights, chosen = append(weights, w...), append(chosen, ids...)
 				for _, id := range ids {
 					experts = append(experts, float64(id))
 				}
@@ -111,6 +113,7 @@ func routeCases() []Case {
 					i32(s.used), i32(b2i(renorm)),
 				},
 				Wants: []Want{{0, I32, experts, 0, 0}, {1, F32, weights, 1e-6, 1e-9}},
+				Host:  Route{s.rows, s.experts, s.used, renorm, logits, chosen, weights},
 			})
 		}
 	}
@@ -137,6 +140,7 @@ func routerCases() []Case {
 				i32(s.hidden), f32(eps),
 			},
 			Wants: []Want{{0, F32, want, 1e-5, 1e-5}},
+			Host:  Router{s.rows, s.experts, s.hidden, x, norm, w, eps, want},
 		})
 	}
 	return all
@@ -271,7 +275,7 @@ func expertCase(f cuda.Format, kernel string, mode, per int, indexed bool) Case 
 	const n, k, experts, rows = 48, 96, 3, 20
 	name := fmt.Sprintf("experts %s mode %d", kernel, mode)
 	r := rng(name)
-	weights := make([]weight, experts)
+	weights := make([]Weight, experts)
 	var packed []byte
 	for e := range weights {
 		weights[e] = randomWeight(r, f, n, k)
@@ -301,7 +305,7 @@ func expertCase(f cuda.Format, kernel string, mode, per int, indexed bool) Case 
 		if indexed {
 			from = xRow[s]
 		}
-		y = append(y, linear(x[from*k:(from+1)*k], weights[e].values, 1, n, k)...)
+		y = append(y, linear(x[from*k:(from+1)*k], weights[e].Values, 1, n, k)...)
 	}
 	out, want := output(r, mode, y, len(of), n, cuda.SiLU)
 	l := cuda.MoEGemv(n, cuda.MaxRuns(len(of), experts, per)+1)

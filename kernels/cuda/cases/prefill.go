@@ -56,17 +56,22 @@ func prefillCase(s prefillShape) Case {
 		want[i] = math.NaN()
 	}
 	scale, vScale := 1.5/math.Sqrt(float64(s.dim)), 0.5
+	host := Attend{KV: s.kv, Heads: s.heads, KVHeads: s.kvHeads, Dim: s.dim, BlockTokens: s.tokens, Scale: scale}
 	for _, i := range s.seqs {
+		from, to := rowStart[i]*width, rowStart[i+1]*width
+		seq := Sequence{K: seqs.k[i], V: seqs.v[i], Position: int(s.positions[i]), Q: q[from:to]}
 		for row := range int(s.rows[i]) {
 			for h := range s.heads {
 				at := (rowStart[i]+row)*width + h*s.dim
 				head := h / (s.heads / s.kvHeads)
 				o := attend(q[at:at+s.dim], seqs.k[i][head], seqs.v[i][head], int(s.positions[i])+row+1, scale)
+				seq.Want = append(seq.Want, o...)
 				for j := range o {
 					want[at+j] = o[j] * vScale
 				}
 			}
 		}
+		host.Sequences = append(host.Sequences, seq)
 	}
 	k, err := cuda.PrefillKernel(s.kv, s.dim, s.heads/s.kvHeads)
 	if err != nil {
@@ -81,6 +86,7 @@ func prefillCase(s prefillShape) Case {
 			f32(scale), f32(vScale),
 		},
 		Wants: []Want{{0, BF16, want, bf16Rel, 0.01}},
+		Host:  host,
 	}
 }
 

@@ -141,11 +141,13 @@ func sampleCase(name string, logits [][]float64, rows []cuda.SampleRow) Case {
 	}
 	nan := func(n int) []float64 { return slices.Repeat([]float64{math.NaN()}, n) }
 	tokens, status := make([]float64, n), make([]float64, n)
+	host := Draw{Logits: logits, Rows: rows}
 	own, rank, top, tops := nan(n), nan(n), nan(n*cuda.MaxTopLogprobs), nan(n*cuda.MaxTopLogprobs)
 	counts := make([]float64, max(slots, 1)*vocab)
 	for i, p := range rows {
 		token, s := Pick(logits[i], p)
 		tokens[i], status[i] = float64(token), float64(s)
+		host.Tokens, host.Status = append(host.Tokens, token), append(host.Status, s)
 		if s != cuda.StatusOK {
 			continue
 		}
@@ -179,6 +181,7 @@ func sampleCase(name string, logits [][]float64, rows []cuda.SampleRow) Case {
 			{7, I32, top, 0, 0},
 			{8, F64, tops, 1e-12, 1e-12},
 		},
+		Host: host,
 	}
 }
 
