@@ -262,17 +262,13 @@ func qkvCase(s qkvShape) Case {
 	x, freq := normal(r, F32, rows*width, 1), frequencies(s.rope)
 	table := ropeTable(positions, freq, 1)
 	p := newPool(s.kv, s.kvHeads, s.tokens, s.dim, 4)
-	bias, norms := null(), [2]Arg{null(), null()}
-	b, w := make([]float64, width), [2][]float64{}
+	bias, b, w := null(), make([]float64, width), [2][]float64{}
 	if s.bias {
 		b = normal(r, F32, width, 1)
 		bias = encode(F32, b)
 	}
 	if s.norm {
-		for i := range w {
-			w[i] = normal(r, F32, s.dim, 1)
-			norms[i] = encode(F32, w[i])
-		}
+		w = [2][]float64{normal(r, F32, s.dim, 1), normal(r, F32, s.dim, 1)}
 	}
 	kScale, vScale := 1.0, 1.0
 	if s.kv == cuda.KVE4M3 {
@@ -323,7 +319,7 @@ func qkvCase(s qkvShape) Case {
 	return Case{
 		Name: name, Kernel: "td_qkv", Launch: cuda.QKV(rows, s.heads, s.kvHeads),
 		Args: []Arg{
-			blank(BF16, len(q)), p.k, p.v, encode(F32, x), bias, norms[0], norms[1], encode(F32, table), ints(slots),
+			blank(BF16, len(q)), p.k, p.v, encode(F32, x), bias, optional(w[0]), optional(w[1]), encode(F32, table), ints(slots),
 			i32(s.heads), i32(s.kvHeads), i32(s.dim), i32(s.rope), i32(b2i(s.adjacent)), i32(s.tokens), i64(p.stride),
 			i32(int(s.kv)), f32(eps), f32(kScale), f32(vScale),
 		},
@@ -334,6 +330,14 @@ func qkvCase(s qkvShape) Case {
 		},
 		Host: host,
 	}
+}
+
+// optional is a null pointer for no values.
+func optional(values []float64) Arg {
+	if values == nil {
+		return null()
+	}
+	return encode(F32, values)
 }
 
 func b2i(b bool) int {
