@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"tandem/engine/executor"
@@ -32,17 +33,18 @@ type Session struct {
 	Sampling  request.Sampling
 	ID        request.ID
 	Ctx, Gen  *Track
-	NoGen     bool // the frontend is gone: no gen leg follows
-	Emitted   bool // the frontend shows the first token itself
-	GenFirst  bool // both legs start together
-	Alone     bool // nobody ends the other leg when one fails
+	NoGen     bool    // the frontend is gone: no gen leg follows
+	Emitted   bool    // the frontend shows the first token itself
+	GenFirst  bool    // both legs start together
+	Alone     bool    // nobody ends the other leg when one fails
+	Before    []int32 // what the client had when the gen leg broke that Gen goes on for
 	cancelled bool
 }
 
 // Tokens returns what the client got of a choice over both legs.
 func (s *Session) Tokens(choice int) []int32 {
-	var out []int32
-	if s.Ctx != nil && (s.Gen == nil || s.Emitted) {
+	out := slices.Clone(s.Before)
+	if s.Before == nil && s.Ctx != nil && (s.Gen == nil || s.Emitted) {
 		out = append(out, s.Ctx.Choices()[choice].Tokens...)
 	}
 	if s.Gen != nil {
@@ -68,6 +70,7 @@ type Cluster struct {
 	number  uint64
 	serving map[transfer.ID]bool
 	pulls   map[transfer.ID]*puller
+	started []*puller // all pulls that may be under way
 	peers   transfer.Peer
 	err     error
 }
@@ -195,10 +198,7 @@ func (c *Cluster) Tick() (bool, error) {
 	c.follow()
 	c.supervise()
 	busy := false
-	workers := []*Worker{c.Ctx, c.Gen}
-	if c.Ctx == c.Gen {
-		workers = workers[:1]
-	}
+	workers := c.workers()
 	for _, w := range workers {
 		ran, err := w.Step(c.Now)
 		if err != nil {

@@ -24,6 +24,7 @@ func (c *Cluster) startPull(pl transfer.Pull) {
 	c.peers++
 	p := &puller{c: c, pull: pl, peer: c.peers}
 	c.pulls[pl.Handle.ID] = p
+	c.started = append(c.started, p)
 	h := pl.Handle
 	c.send(func() {
 		c.Ctx.Core.Attach(c.Now, transfer.Attach{
@@ -160,10 +161,13 @@ func (p *puller) stop() {
 		return
 	}
 	p.stopping = true
-	c, h := p.c, p.pull.Handle
-	c.send(func() {
-		c.Ctx.Core.Detach(c.Now, transfer.Detach{Peer: p.peer, ID: h.ID, Cancelled: true})
-		c.Ctx.flush()
-	})
+	c := p.c
+	c.send(func() { p.detach(true) })
 	c.at(c.Now+c.Net.StopTime, func() { p.end(p.peer, "stopped") })
+}
+
+// detach tells the ctx worker that the puller is gone.
+func (p *puller) detach(cancelled bool) {
+	p.c.Ctx.Core.Detach(p.c.Now, transfer.Detach{Peer: p.peer, ID: p.pull.Handle.ID, Cancelled: cancelled})
+	p.c.Ctx.flush()
 }

@@ -2,4 +2,7 @@
 
 package sim
 
-const defaultIterations = 20000
+const (
+	defaultIterations = 20000
+	defaultStorms     = 100
+)

@@ -59,8 +59,10 @@ type Worker struct {
 	// BeforeApply runs while a step is in flight; FailStep may fail it.
 	BeforeApply func(*executor.Batch)
 	FailStep    func(*executor.Batch) error
+	BadToken    func() bool // says that a row's logits are of no use
 	// OnEffects sees the effects beyond outputs.
 	OnEffects func(*executor.Effects)
+	OnRestart func() // sees that a new core has begun
 
 	Rows     int    // rows run so far
 	Fed      int    // of them, whose token came from the step before
@@ -180,6 +182,9 @@ func (w *Worker) run(b *executor.Batch) executor.Result {
 			w.err = err
 		}
 		res.Sampled[i].Token = w.token(h, r.Request)
+		if r.Sample && w.BadToken != nil && w.BadToken() {
+			res.Sampled[i].Err = request.Errorf(request.BadLogits, "not a number")
+		}
 		for _, q := range r.Forks {
 			res.Sampled[i].Forks = append(res.Sampled[i].Forks, executor.Sampled{Token: w.token(h, q)})
 		}
@@ -195,7 +200,7 @@ func (w *Worker) token(h uint64, r *request.Request) request.Token {
 func (w *Worker) known(r *request.Request) []int32 {
 	t := w.Tracks[r.ID].Choices()[r.Sampling.Stream]
 	out := slices.Clone(r.Prompt)
-	if r.Kind == request.GenerationOnly && (r.FirstEmitted || len(t.Tokens) == 0) {
+	if r.FirstEmitted || len(t.Tokens) == 0 {
 		for _, f := range r.FirstTokens {
 			out = append(out, f.ID)
 		}
