@@ -166,10 +166,18 @@ type Stats struct {
 	PausedNow       int // of Waiting: had begun before
 	Holds           int
 	LastStep        time.Duration // from the plan to the results of the last step
+	BlocksFenced    int           // of BlocksActive: of ended requests that a step may still write
+	// HoldAges are the ages of the oldest hold of each kind, 0 = none.
+	HoldAges [NumHolds]time.Duration
+	// PoolFull is how long no block was free and neither a token nor a block was
+	// won, 0 = there is room or headway.
+	PoolFull    time.Duration
+	ErrorBudget float64 // points that are left; at 0 the core gives up
 
 	PrefixHitTokens   uint64
 	PrefixQueryTokens uint64
 	EvictedBlocks     uint64
+	PendingShare      uint64 // tokens shared with requests that had still to compute them
 	LeasesExpired     uint64
 	StalePulls        uint64
 	Recomputed        uint64 // failed pulls finished by local prefill
@@ -217,4 +225,6 @@ const (
 //	Drain(now)                                       stop admitting; revoke when idle
 //	Fatal() error                                    why the core gave up; all requests are closed then
 //	Stats() Stats
+//	Requests([]RequestReport) []RequestReport        what is here, for people
+//	Recorder() *Recorder                             the last steps and events; readable from other goroutines
 //	Check() error                                    invariants, for tests and debug builds

@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -9,9 +10,12 @@ import (
 	"tandem/engine/scheduler"
 )
 
-// errorPoints is the error budget: a failed step costs one, a minute without
-// cost gives one back; at zero the core gives up.
-const errorPoints = 10
+// errorPoints is the error budget: a failed step costs one, a severe error
+// severePoints, a minute without cost gives one back; at zero the core gives up.
+const (
+	errorPoints  = 10
+	severePoints = 5
+)
 
 // Apply takes the outcome of the oldest batch that was planned and has none yet.
 func (c *Core) Apply(now time.Duration, r Result) {
@@ -29,6 +33,7 @@ func (c *Core) Apply(now time.Duration, r Result) {
 	if r.Err == nil {
 		r.Err = f.incomplete(r.Sampled)
 	}
+	c.recordEnd(f, r.Err)
 	if r.Err != nil || f.void {
 		c.stepFailed(f, r.Err)
 		return
@@ -113,6 +118,7 @@ func (c *Core) sampled(s *sequence, r Sampled) {
 		c.fail(s, request.Errorf(request.Internal, "the sampler returned token %d of %d", r.Token.ID, c.cfg.Vocab))
 		return
 	}
+	c.gained = c.now
 	s.append(r.Token.ID)
 	text, rest, end := c.show(s, r.Token.ID)
 	out := Output{First: s.emitted - 1, Tokens: c.keep(r.Token), Text: text + rest, Finish: end}
@@ -188,7 +194,7 @@ func (c *Core) unadmit(s *sequence, to request.State) {
 // one that runs on its results.
 func (c *Core) stepFailed(f *flight, err error) {
 	c.kv.ClearPending()
-	tokens := 0
+	tokens, again := 0, c.suspects > 0
 	for _, row := range f.rows {
 		tokens += row.Tokens
 		c.undo(f, c.slots[row.Seq.Slot], err)
@@ -199,8 +205,10 @@ func (c *Core) stepFailed(f *flight, err error) {
 	if c.flights.n > 0 {
 		c.flights.oldest().void = true
 	}
-	c.piece = scheduler.Limits{
-		MaxTokens: max(c.cfg.BlockTokens, (tokens+1)/2), MaxBatch: max(1, (len(f.rows)+1)/2),
+	if !again { // else the other half is still to come: smaller pieces of it would only cost more errors
+		c.piece = scheduler.Limits{
+			MaxTokens: max(c.cfg.BlockTokens, (tokens+1)/2), MaxBatch: max(1, (len(f.rows)+1)/2),
+		}
 	}
 	c.charge(err)
 }
@@ -230,10 +238,28 @@ func (c *Core) undo(f *flight, s *sequence, err error) {
 	}
 }
 
+// severe is an error that says that more is wrong than one batch: the device ran
+// out of memory, say. It costs more of the budget.
+type severe interface{ Severe() bool }
+
+// cost is what an error takes off the budget.
+func cost(err error) float64 {
+	var s severe
+	if errors.As(err, &s) && s.Severe() {
+		return severePoints
+	}
+	return 1
+}
+
+// budget is what is left of the error budget now.
+func (c *Core) budget() float64 {
+	return min(errorPoints, c.errBudget+(c.now-c.budgetAt).Minutes())
+}
+
 // charge takes a failed step off the error budget.
 func (c *Core) charge(err error) {
 	c.stats.StepErrors++
-	c.errBudget = min(errorPoints, c.errBudget+(c.now-c.budgetAt).Minutes()) - 1
+	c.errBudget = c.budget() - cost(err)
 	c.budgetAt = c.now
 	if c.errBudget <= 0 {
 		c.die(fmt.Errorf("executor: too many failed steps, the last: %w", err))

@@ -70,6 +70,9 @@ func (c *Core) Abort(now time.Duration, id transfer.ID) AbortState {
 // left that computes or pulls, leases that nobody attached to are revoked.
 func (c *Core) Drain(now time.Duration) {
 	c.now = now
+	if !c.draining {
+		c.note(EventDrain, 0, nil)
+	}
 	c.draining = true
 	c.dismiss("this worker is shutting down")
 	c.revokeIdle()

@@ -62,8 +62,12 @@ type Core struct {
 	stuck     int // iterations in a row that ER-5 complained about
 	fatal     error
 	draining  bool
+	full      time.Duration // since when no block is free, -1 = some are
+	gained    time.Duration // when a token or a block was won last
 
 	stats   Stats
+	record  *Recorder
+	tally   Tally // since the step planned last
 	effects [2]Effects
 	arenas  [2][]request.Token
 	side    int
@@ -93,6 +97,8 @@ func New(cfg Config) (*Core, error) {
 		roots:     map[string]blockhash.Hash{},
 		leaseRefs: make([]int32, cfg.Blocks),
 		recent:    newRecent(cfg.Lease),
+		record:    &Recorder{},
+		full:      -1,
 	}
 	c.sch, err = scheduler.New(scheduler.Config{
 		Policy: cfg.Policy, Chunking: cfg.Chunking, Queue: cfg.Queue, BlockTokens: cfg.BlockTokens,
@@ -120,6 +126,7 @@ func (c *Core) fx() *Effects { return &c.effects[c.side] }
 // call after the next one of Effects; its slices must not be kept.
 func (c *Core) Effects() *Effects {
 	c.verify()
+	c.watchRoom()
 	out := c.fx()
 	c.side ^= 1
 	e := c.fx()
@@ -160,12 +167,13 @@ func (c *Core) enter(s *sequence, to request.State) bool {
 	if !s.State.CanBecome(to) {
 		c.stats.IllegalTransition++
 		from := s.State
+		c.record.note(EventRecord{At: c.now, Iter: c.stats.Iter, Kind: EventIllegal, ID: s.req.ID, Text: from.String() + " to " + to.String()})
 		if from.CanBecome(request.Closed) {
 			c.fail(s, request.Errorf(request.Internal, "illegal transition from %v to %v", from, to))
 		}
 		return false
 	}
-	s.State = to
+	s.State, s.entered = to, c.now
 	c.retime(s)
 	return true
 }
@@ -189,10 +197,11 @@ func (c *Core) finish(s *sequence, out Output) {
 	if s.State == request.CtxWaitPeer {
 		c.awaiting--
 	}
-	s.State = request.Closed
+	s.State, s.entered = request.Closed, c.now
 	c.due.remove(s)
 	c.trust(s)
 	if !answered {
+		c.recordClose(s, &out)
 		out.First = s.emitted - len(out.Tokens)
 		c.emit(s, out)
 	}
@@ -217,6 +226,9 @@ func (c *Core) retire(s *sequence) {
 		return
 	}
 	c.copied(s)
+	if len(s.Table) > 0 {
+		c.gained = c.now
+	}
 	c.kv.Release(s.Table)
 	s.Table = nil
 	s.State = request.Retired

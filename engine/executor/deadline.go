@@ -171,6 +171,7 @@ func (c *Core) overdue(s *sequence) {
 		c.pullOverdue(s)
 	case request.CtxSend:
 		c.stats.LeasesExpired++
+		c.note(EventLeaseExpired, s.req.ID, nil)
 		c.endLease(s)
 	}
 }

@@ -54,7 +54,7 @@ func (f *flights) drop() { f.n-- }
 
 // fly notes that the row of s with a number, from 1 on, is on its way.
 func (c *Core) fly(s *sequence, number int, row *Row) {
-	s.holds |= holdStep
+	c.hold(s, HoldStep)
 	s.Flying++
 	s.row = number
 	s.Computed = row.Pos + len(row.Tokens)

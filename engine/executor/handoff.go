@@ -40,7 +40,7 @@ func (c *Core) openLease(s *sequence, out Output) {
 func (c *Core) lease(s *sequence, p int) *transfer.Handle {
 	c.epoch++
 	s.lease = lease{first: c.epoch, epoch: c.epoch, expires: c.now + c.cfg.Lease}
-	s.holds |= holdLease
+	c.hold(s, HoldLease)
 	c.openLeases++
 	for _, id := range s.Table {
 		if c.leaseRefs[id]++; c.leaseRefs[id] == 1 {

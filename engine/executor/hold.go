@@ -38,6 +38,7 @@ func (c *Core) Hold() *Batch {
 	b.Rows, f.rows = rows, keep
 	c.kv.ClearPending()
 	f.share.ctxRequests, f.share.ctxTokens = 0, 0
+	c.recordHeld(f)
 	if len(rows) > 0 {
 		return b
 	}

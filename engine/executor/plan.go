@@ -60,6 +60,8 @@ func (c *Core) carryOut(p *scheduler.Plan) {
 		s.done, s.committed = 0, 0
 		c.copied(s)
 		c.stats.Paused++
+		c.tally.Paused++
+		c.note(EventPaused, s.req.ID, nil)
 		c.enter(s, request.Paused)
 	}
 	for _, q := range p.Starved {
@@ -78,6 +80,7 @@ func (c *Core) carryOut(p *scheduler.Plan) {
 	}
 	for _, a := range p.Admitted {
 		s := c.slots[a.Seq.Slot]
+		c.tally.Admitted++
 		s.done = s.Computed
 		s.fresh, s.from, s.first = true, s.State, !s.admitted
 		if !s.admitted {
@@ -111,6 +114,7 @@ func (c *Core) build(p *scheduler.Plan) *Batch {
 		b.Rows = append(b.Rows, c.row(f, s, r.Tokens))
 		c.fly(s, len(b.Rows), &b.Rows[len(b.Rows)-1])
 	}
+	c.recordStep(f)
 	return b
 }
 
@@ -152,6 +156,7 @@ func (c *Core) unstick() bool {
 		return false
 	}
 	c.stats.Deadlocks++
+	c.note(EventDeadlock, c.slots[q.Slot].req.ID, nil)
 	if c.stuck++; c.stuck >= 3 {
 		c.die(errors.New("executor: nothing could be scheduled three times in a row"))
 		return false
@@ -163,6 +168,7 @@ func (c *Core) unstick() bool {
 // die ends all requests and refuses new ones.
 func (c *Core) die(err error) {
 	c.fatal = err
+	c.record.note(EventRecord{At: c.now, Iter: c.stats.Iter, Kind: EventFatal, Code: request.EngineDead, Text: err.Error()})
 	c.dismiss("this worker's engine stopped")
 	for _, s := range c.slots {
 		if s == nil || s.State == request.Closed {

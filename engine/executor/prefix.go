@@ -43,6 +43,11 @@ func (p prefix) Use(q *scheduler.Seq, m scheduler.Match) {
 		c.kv.BeginCopy(m.From)
 	}
 	s.committed, s.private = len(m.Blocks), false
+	for _, id := range m.Blocks {
+		if !c.kv.Indexed(id) {
+			c.stats.PendingShare += uint64(c.cfg.BlockTokens)
+		}
+	}
 }
 
 // Expect implements scheduler.Prefix.

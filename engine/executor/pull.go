@@ -58,7 +58,7 @@ func (c *Core) startPull(s *sequence, have int) {
 	if !c.enter(s, request.GenRecv) {
 		return
 	}
-	s.holds |= holdRecv
+	c.hold(s, HoldRecv)
 	p := &s.pull
 	p.have, p.started, p.seen = have, c.now, c.now
 	s.times.PullBegan = c.now
@@ -171,6 +171,7 @@ func (c *Core) pullFailed(s *sequence, e transfer.PullEvent) {
 		return
 	}
 	c.stats.Recomputed++
+	c.note(EventPullFailed, s.req.ID, pullError(e))
 	b := c.cfg.BlockTokens
 	good := s.pull.have + s.pull.verified
 	if e.Code == transfer.RejectStale {

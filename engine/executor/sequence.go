@@ -9,13 +9,13 @@ import (
 	"tandem/engine/transfer"
 )
 
-// hold is a reason why a closed request's blocks may not return to the pool.
+// hold is a set of reasons why a closed request's blocks may not return to the pool.
 type hold uint8
 
 const (
-	holdStep  hold = 1 << iota // a batch that runs has a row of it
-	holdLease                  // its blocks are offered to a puller
-	holdRecv                   // a pull may still write its blocks
+	holdStep  hold = 1 << HoldStep
+	holdLease hold = 1 << HoldLease
+	holdRecv  hold = 1 << HoldRecv
 )
 
 // sequence is the core's record of one request.
@@ -43,6 +43,8 @@ type sequence struct {
 	tries     int              // failed steps since the last good one
 
 	holds   hold
+	held    [NumHolds]time.Duration // since when, of those that holds has
+	entered time.Duration           // its state
 	arrived time.Duration
 	times   Times
 	due     time.Duration // next local deadline, while heapAt >= 0

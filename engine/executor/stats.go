@@ -21,9 +21,18 @@ func (c *Core) Stats() Stats {
 	st.Receiving = c.recvOpen
 	st.Running = c.sch.Running()
 	st.Waiting = c.sch.Waiting() + c.awaiting
+	st.ErrorBudget = max(0, c.budget())
+	if c.watchRoom(); c.full >= 0 {
+		st.PoolFull = c.now - max(c.full, c.gained)
+	}
 	for _, s := range c.slots {
+		if s != nil {
+			c.holdAges(s, &st.HoldAges)
+		}
 		switch {
 		case s == nil:
+		case s.State == request.Closed:
+			st.BlocksFenced += c.fenced(s)
 		case s.State == request.Prefill:
 			st.Prefilling++
 		case s.State == request.Decode || s.State == request.GenReady:
@@ -37,6 +46,30 @@ func (c *Core) Stats() Stats {
 		st.Holds += len(c.flights.ring[c.flights.first^i].rows)
 	}
 	return st
+}
+
+// fenced returns how many blocks of a closed request nobody else has, so that
+// they are free as soon as the steps that run are over.
+func (c *Core) fenced(s *sequence) (n int) {
+	if s.holds&holdStep == 0 {
+		return 0
+	}
+	for _, id := range s.Table {
+		if c.kv.Refs(id) == 1 {
+			n++
+		}
+	}
+	return n
+}
+
+// watchRoom notes since when no block is free.
+func (c *Core) watchRoom() {
+	switch {
+	case c.kv.Free() > 0:
+		c.full = -1
+	case c.full < 0:
+		c.full = c.now
+	}
 }
 
 // tables yields the tables of all requests that are not retired.

@@ -21,7 +21,9 @@ func (c *Core) Submit(now time.Duration, r *request.Request, h *transfer.Handle)
 	if err == nil && c.sch.Waiting()+c.awaiting >= c.cfg.MaxQueued {
 		err = request.Errorf(request.QueueFull, "%d requests are waiting; try again later", c.cfg.MaxQueued)
 	}
+	c.tally.Arrived++
 	if err != nil {
+		c.note(EventRefused, r.ID, err)
 		c.reject(r, err, !used)
 		if h != nil && r.Kind != request.GenerationOnly {
 			c.loanEnded(r.ID, h.ID, false, false)
@@ -94,7 +96,7 @@ func (c *Core) newSequence(r *request.Request) *sequence {
 // sequenceOf makes the record of one choice.
 func (c *Core) sequenceOf(r *request.Request) *sequence {
 	c.number++
-	s := &sequence{req: r, prompt: len(r.Prompt), root: c.root(r.CacheSalt), arrived: c.now, heapAt: -1}
+	s := &sequence{req: r, prompt: len(r.Prompt), root: c.root(r.CacheSalt), arrived: c.now, entered: c.now, heapAt: -1}
 	s.ID, s.Number, s.Priority = r.ID, c.number, r.Priority
 	s.max = c.maxTokens(r)
 	s.tokens = r.Prompt[:len(r.Prompt):len(r.Prompt)]
