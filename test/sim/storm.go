@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime/debug"
 	"time"
 
 	"tandem/engine/executor"
@@ -160,12 +161,22 @@ func (s *Storm) attend(w *Worker) {
 // Run lets n requests come and go, and proves at the end that every client has
 // one answer and nothing is left anywhere. Every step proves the rest.
 func (s *Storm) Run(n int) error {
-	err := s.run(n)
+	err := s.guarded(n)
 	s.count()
 	if err != nil {
 		return fmt.Errorf("at %v, tick %d, %+v: %w", s.Now, s.Log.Ticks, s.Faults, err)
 	}
 	return nil
+}
+
+// guarded turns a panic of a core into an error, so that its seed is told.
+func (s *Storm) guarded(n int) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("sim: panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return s.run(n)
 }
 
 func (s *Storm) run(n int) error {
