@@ -3,6 +3,7 @@ package executor
 import (
 	"time"
 
+	"tandem/engine/kvcache"
 	"tandem/engine/request"
 	"tandem/engine/transfer"
 )
@@ -101,4 +102,14 @@ func (c *Core) holdAges(s *sequence, ages *[NumHolds]time.Duration) {
 			ages[k] = max(ages[k], c.now-s.held[k])
 		}
 	}
+}
+
+// Buckets are the reusable blocks by retention priority; those of lower ones are
+// given up first.
+type Buckets [kvcache.Priorities]int
+
+// Buckets tells which cached blocks will be given up first.
+func (c *Core) Buckets() (b Buckets) {
+	c.kv.Buckets((*[kvcache.Priorities]int)(&b))
+	return b
 }

@@ -17,8 +17,9 @@ type freeLists struct {
 	blocks     []block
 	head, tail [numLists]int32
 	some       [2]uint64 // which buckets are not empty
-	count      int       // blocks in all lists
-	empty      int       // blocks in the list of empty ones
+	size       [numLists]int
+	count      int // blocks in all lists
+	empty      int // blocks in the list of empty ones
 }
 
 func (l *freeLists) init(blocks []block) {
@@ -68,6 +69,7 @@ func (l *freeLists) pushBack(id int32, list int8) {
 
 func (l *freeLists) added(list int8) {
 	l.count++
+	l.size[list]++
 	if list == listEmpty {
 		l.empty++
 		return
@@ -90,6 +92,7 @@ func (l *freeLists) remove(id int32) {
 	}
 	b.list = listNone
 	l.count--
+	l.size[list]--
 	if list == listEmpty {
 		l.empty--
 	} else if l.head[list] < 0 {
