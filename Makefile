@@ -62,7 +62,7 @@ fuzz: ## run every fuzz target for FUZZTIME
 	    echo "$$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x $$p; done; done
 
 soak: build model ## long randomised runs (SOAK=10m)
-	SOAK=$(or $(SOAK),10m) $(GO) test -tags e2e -count=1 -timeout 0 -run 'Soak' ./test/e2e/... ./test/sim/...
+	SOAK=$(or $(SOAK),10m) $(GO) test -tags e2e -count=1 -timeout 0 -run 'Soak' ./test/e2e/... ./test/sim/... ./test/metamorphic/...
 
 # --- check ---------------------------------------------------------------------------------------
 
