@@ -80,8 +80,8 @@ func (t *target) key() string {
 }
 
 // Post sends a request and returns when the head of the answer has come, whatever its status. The end of ctx ends the call at
-// any moment until Close of the answer, which is required. Of an httptrace in ctx, WroteRequest is called. A
-// connection that did not come about, for want of TLS too, is a *net.OpError of "dial".
+// any moment until Close of the answer, which is required. Of an httptrace in ctx, GotConn (without the connection) and
+// WroteRequest are called. A connection that did not come about, for want of TLS too, is a *net.OpError of "dial".
 func (c *Client) Post(ctx context.Context, url string, h http.Header, body []byte) (*Response, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err //nolint:wrapcheck // callers look for the cause
@@ -94,10 +94,14 @@ func (c *Client) Post(ctx context.Context, url string, h http.Header, body []byt
 	if err != nil {
 		return nil, err
 	}
+	t := httptrace.ContextClientTrace(ctx)
 	for {
 		cn, err := c.connect(ctx, &to)
 		if err != nil {
 			return nil, err
+		}
+		if t != nil && t.GotConn != nil {
+			t.GotConn(httptrace.GotConnInfo{Reused: cn.used})
 		}
 		r := &Response{client: c, conn: cn, key: to.key()}
 		r.unwatch = context.AfterFunc(ctx, cn.abort)
@@ -106,7 +110,7 @@ func (c *Client) Post(ctx context.Context, url string, h http.Header, body []byt
 			r.cut() // it was closed while it was kept: the worker has seen nothing
 			continue
 		}
-		if t := httptrace.ContextClientTrace(ctx); t != nil && t.WroteRequest != nil {
+		if t != nil && t.WroteRequest != nil {
 			t.WroteRequest(httptrace.WroteRequestInfo{Err: err})
 		}
 		// A worker may refuse and close while the body is still on its way: then its answer says more than the error.

@@ -398,7 +398,7 @@ func socketOf(t *testing.T, c *conn) (fd uintptr) {
 	return fd
 }
 
-// TestWroteRequest: the trace hears when a request is on the wire, before the answer comes.
+// TestWroteRequest: the trace hears of the connection, and then when a request is on the wire, before the answer comes.
 func TestWroteRequest(t *testing.T) {
 	wrote := make(chan struct{})
 	url, _ := worker(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -407,11 +407,15 @@ func TestWroteRequest(t *testing.T) {
 		case <-r.Context().Done():
 		}
 	})
-	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{WroteRequest: func(i httptrace.WroteRequestInfo) {
-		if i.Err == nil {
-			close(wrote)
-		}
-	}})
+	got := false
+	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
+		GotConn: func(httptrace.GotConnInfo) { got = true },
+		WroteRequest: func(i httptrace.WroteRequestInfo) {
+			if i.Err == nil && got {
+				close(wrote)
+			}
+		},
+	})
 	r, err := newClient(t).Post(ctx, url+"/", nil, []byte("x"))
 	if err != nil {
 		t.Fatal(err)
