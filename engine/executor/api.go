@@ -100,6 +100,8 @@ type Times struct {
 
 // Effects is what a core wants done since the last call of Effects.
 type Effects struct {
+	// Moves come before everything else here, in their order: see kvcache.Move.
+	Moves     []Move
 	Outputs   []Output
 	Pulls     []transfer.Pull // start these
 	StopPulls []transfer.ID   // stop these; each still reports a final PullEvent
@@ -188,10 +190,25 @@ type Stats struct {
 	StepErrors        uint64
 	Deadlocks         uint64 // nothing could be scheduled: bugs
 	UnknownCancels    uint64
-	UnknownMessages   uint64 // late or foreign transfer messages
-	Lent              uint64 // prefixes lent to other ranks
-	Borrowed          uint64 // requests that pulled another rank's blocks
-	BorrowFailed      uint64 // loans that a request came with and did not use
+	UnknownMessages   uint64 // late or foreign messages of transfers and moves
+
+	Loading           int    // of Running: wait for content from a lower tier
+	HostBlocks        int    // blocks whose content is in the host's tier
+	DiskBlocks        int    // files
+	OffloadBytes      uint64 // device to host
+	OnboardBytes      uint64 // host to device
+	SpillBytes        uint64 // host to disk
+	LoadBytes         uint64 // disk to device
+	HostEvicted       uint64 // blocks that left the host for want of room and are in no file
+	DiskEvicted       uint64 // files erased for want of room
+	MovesFailed       uint64
+	BadFiles          uint64 // of MovesFailed: files that did not hold what they should
+	DiskRests         uint64 // times at which the disk was left alone after a failure
+	RecomputedCheaper uint64 // times at which content was not brought, since computing it looks cheaper
+
+	Lent         uint64 // prefixes lent to other ranks
+	Borrowed     uint64 // requests that pulled another rank's blocks
+	BorrowFailed uint64 // loans that a request came with and did not use
 }
 
 // AbortState answers an abort by disagg_request_id.
@@ -214,6 +231,8 @@ const (
 //	Abort(now, transfer.ID) AbortState
 //	Attach/Done/Detach/KeepAlive(now, message)       from pullers
 //	PullEvent(now, transfer.PullEvent)               from our own pulls
+//	Restore([]kvcache.File)                          what the disk tier has at the start
+//	Moved(now, MoveDone)                             of Effects.Moves
 //	Plan(now) *Batch                                 nil = nothing can be run now
 //	Hold() *Batch                                    the planned batch without its prefills; nil = nothing runs
 //	Load() Load                                      what the other ranks must know

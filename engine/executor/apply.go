@@ -25,6 +25,9 @@ func (c *Core) Apply(now time.Duration, r Result) {
 	f := c.flights.end()
 	c.stats.LastStep = now - max(f.planned, c.applied)
 	c.now, c.applied = now, now
+	if f.share.ctxTokens > 0 && r.Err == nil {
+		average(&c.loads.prefill, c.stats.LastStep/time.Duration(f.share.ctxTokens+f.share.genTokens))
+	}
 	c.stats.PrefillTokens += uint64(f.share.ctxTokens)
 	c.stats.DecodeTokens += uint64(f.share.genTokens)
 	for _, cp := range f.batch.Copies {

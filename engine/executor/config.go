@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"tandem/engine/kvcache"
 	"tandem/engine/scheduler"
 	"tandem/engine/transfer"
 )
@@ -46,6 +47,10 @@ type Config struct {
 	ShareInPass  bool // let requests of one step share blocks it computes
 	EventBuffer  int  // changes of the index of reusable blocks kept for readers, 0 = none
 
+	// Tiers below the device's pool, with BlockReuse.
+	Tiers         kvcache.Tiers
+	OnboardAlways bool // bring content from them also where computing it looks cheaper: for tests
+
 	Lease             time.Duration // ctx: life of unfetched blocks
 	Attach            time.Duration // gen: from ATTACH to the first sign of the peer
 	Progress          time.Duration // gen: between signs of progress
@@ -85,6 +90,8 @@ func (c Config) Validate() error {
 	bad(c.MaxBatch < 1, "max_batch_size %d must be at least 1", c.MaxBatch)
 	bad(c.MaxNumTokens < c.BlockTokens+1, "max_num_tokens %d must exceed tokens_per_block %d", c.MaxNumTokens, c.BlockTokens)
 	bad(c.MaxSeqLen < 2, "max_seq_len %d must be at least 2", c.MaxSeqLen)
+	bad(c.Tiers.HostBlocks < 0 || c.Tiers.DiskBlocks < 0, "host_cache_size and disk_cache_size must not be negative")
+	bad(c.Tiers.DiskBlocks > 0 && c.Tiers.HostBlocks == 0, "disk_cache_size needs a host_cache_size of at least one block")
 	bad(c.MaxQueued < 1, "max_queued_requests %d must be at least 1", c.MaxQueued)
 	bad(c.QueueTimeout < 0, "queue_timeout_ms must not be negative")
 	bad(c.PrefillMixed < 0 || c.PrefillMixed > 0 && c.PrefillMixed < c.BlockTokens,

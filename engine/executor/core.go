@@ -55,6 +55,8 @@ type Core struct {
 	recvOpen   int // pulls whose byte path is not quiet yet
 	recvBlocks int // blocks that those may write
 
+	loads loads
+
 	suspects  int // requests of a failed step that did not run since
 	piece     scheduler.Limits
 	errBudget float64
@@ -80,13 +82,11 @@ func New(cfg Config) (*Core, error) {
 	}
 	cfg.MaxBatch = cfg.EffectiveBatch()
 	cfg.Layout.BlockTokens = cfg.BlockTokens
-	events := 0
+	pool := kvcache.Config{Blocks: cfg.Blocks, BlockTokens: cfg.BlockTokens}
 	if cfg.BlockReuse {
-		events = cfg.EventBuffer
+		pool.Partial, pool.Events, pool.Tiers = cfg.PartialReuse, cfg.EventBuffer, cfg.Tiers
 	}
-	kv, err := kvcache.New(kvcache.Config{
-		Blocks: cfg.Blocks, BlockTokens: cfg.BlockTokens, Partial: cfg.BlockReuse && cfg.PartialReuse, Events: events,
-	})
+	kv, err := kvcache.New(pool)
 	if err != nil {
 		return nil, fmt.Errorf("executor: %w", err)
 	}
@@ -128,10 +128,12 @@ func (c *Core) Effects() *Effects {
 	c.verify()
 	c.watchRoom()
 	out := c.fx()
+	out.Moves = c.kv.TakeMoves(out.Moves)
 	c.side ^= 1
 	e := c.fx()
 	clear(e.Outputs)
 	*e = Effects{
+		Moves:   e.Moves[:0],
 		Outputs: e.Outputs[:0], Pulls: e.Pulls[:0], StopPulls: e.StopPulls[:0], Accepts: e.Accepts[:0],
 		Progress: e.Progress[:0], Ends: e.Ends[:0],
 		Rejects: e.Rejects[:0], Dones: e.Dones[:0], Revoked: e.Revoked[:0], KeepAlives: e.KeepAlives[:0],
@@ -193,6 +195,7 @@ func (c *Core) finish(s *sequence, out Output) {
 		return
 	}
 	c.sch.Remove(&s.Seq)
+	c.stopLoading(s)
 	c.part(s, &out)
 	if s.State == request.CtxWaitPeer {
 		c.awaiting--

@@ -99,6 +99,10 @@ func (c *Core) dueAt(s *sequence) time.Duration {
 		if !s.pull.stopped {
 			due = min(due, c.pullDue(s))
 		}
+	case request.Prefill:
+		if s.holds&holdOffload != 0 {
+			due = min(due, c.loadDue(s))
+		}
 	case request.CtxSend:
 		due = s.lease.expires
 	case request.CtxWaitPeer:
@@ -123,6 +127,7 @@ func (c *Core) pullDue(s *sequence) time.Duration {
 // expire carries out every deadline that has passed.
 func (c *Core) expire(now time.Duration) {
 	c.now = now
+	c.wakeDisk()
 	for len(c.due) > 0 && c.due[0].due <= now {
 		s := c.due[0]
 		c.overdue(s)
@@ -169,6 +174,10 @@ func (c *Core) overdue(s *sequence) {
 		}
 	case request.GenRecv:
 		c.pullOverdue(s)
+	case request.Prefill:
+		if s.holds&holdOffload != 0 {
+			c.loadOverdue(s)
+		}
 	case request.CtxSend:
 		c.stats.LeasesExpired++
 		c.note(EventLeaseExpired, s.req.ID, nil)

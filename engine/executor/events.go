@@ -16,6 +16,7 @@ const (
 	CacheCreated = kvcache.Created
 	CacheStored  = kvcache.Stored
 	CacheRemoved = kvcache.Removed
+	CacheUpdated = kvcache.Updated
 	CacheCleared = kvcache.Cleared
 )
 

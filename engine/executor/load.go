@@ -2,6 +2,7 @@ package executor
 
 import (
 	"tandem/engine/blockhash"
+	"tandem/engine/kvcache"
 	"tandem/engine/request"
 )
 
@@ -72,21 +73,21 @@ func (c *Core) likely(s *sequence) int {
 		return 0
 	}
 	b := c.cfg.BlockTokens
-	c.match = c.kv.Match(c.match[:0], s.chain((s.Known-1)/b, b), false)
+	c.match, _ = c.kv.MatchTiers(c.match[:0], s.chain((s.Known-1)/b, b), false, kvcache.Disk)
 	return len(c.match) * b
 }
 
 // Cached returns how many tokens of a prompt, without its last one, full blocks
-// of the index cover. It changes nothing and hashes no block behind the first
+// of the index cover, in whatever tier. It changes nothing and hashes no block behind the first
 // that is missing.
 func (c *Core) Cached(prompt []int32, salt string) int {
-	return c.lookup(prompt, salt) * c.cfg.BlockTokens
+	return c.lookup(prompt, salt, kvcache.Disk) * c.cfg.BlockTokens
 }
 
 // lookup finds the leading full blocks of a prompt, without its last token, in
-// the index. They are in c.match and their hashes in c.hashes until the next
-// look-up.
-func (c *Core) lookup(prompt []int32, salt string) int {
+// the tiers down to deepest. Those of the device, which can be read, are in c.match
+// and the hashes of all in c.hashes until the next look-up.
+func (c *Core) lookup(prompt []int32, salt string, deepest kvcache.Level) int {
 	c.match, c.hashes = c.match[:0], c.hashes[:0]
 	if !c.cfg.BlockReuse {
 		return 0
@@ -94,11 +95,12 @@ func (c *Core) lookup(prompt []int32, salt string) int {
 	b, h := c.cfg.BlockTokens, c.root(salt)
 	for end := b; end < len(prompt); end += b {
 		h = blockhash.Next(h, prompt[end-b:end])
-		id, ok := c.kv.Find(h)
-		if !ok {
+		if id, ok := c.kv.Find(h); ok && (deepest > kvcache.Device || !c.kv.Inbound(id)) {
+			c.match = append(c.match, id)
+		} else if ok || c.kv.Level(h) > deepest {
 			break
 		}
-		c.match, c.hashes = append(c.match, id), append(c.hashes, h)
+		c.hashes = append(c.hashes, h)
 	}
-	return len(c.match)
+	return len(c.hashes)
 }

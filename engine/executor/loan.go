@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"tandem/engine/kvcache"
 	"tandem/engine/request"
 	"tandem/engine/transfer"
 )
@@ -26,7 +27,7 @@ func (c *Core) Lend(now time.Duration, id transfer.ID, prompt []int32, salt stri
 	if id == 0 || c.byCtx[id] != nil || c.recent.refused(id, now) || c.fatal != nil || c.draining {
 		return nil, false
 	}
-	c.lookup(prompt, salt)
+	c.lookup(prompt, salt, kvcache.Device)
 	n := c.lendable(c.match)
 	if n == 0 {
 		return nil, false
@@ -74,7 +75,7 @@ func (c *Core) lendable(blocks []int32) int {
 // callIn ends loans that nobody reads yet when they are all that keeps this
 // rank from running something. It reports whether there were any.
 func (c *Core) callIn() bool {
-	if c.lent == 0 || c.sch.Receiving()+c.closing > 0 || c.sch.Head() == nil {
+	if c.lent == 0 || c.sch.Receiving()+c.sch.Loading()+c.closing > 0 || c.sch.Head() == nil {
 		return false
 	}
 	before := c.lent

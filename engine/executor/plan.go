@@ -46,7 +46,7 @@ func (c *Core) limits() scheduler.Limits {
 		l = c.piece
 		l.Suspects = true
 	}
-	l.Pending = c.openLeases > 0 || c.sch.Receiving() > 0 || c.closing > 0 || c.flights.n > 0
+	l.Pending = c.openLeases > 0 || c.sch.Receiving()+c.sch.Loading() > 0 || c.closing > 0 || c.flights.n > 0
 	l.Soon = c.flights.n > 0 && c.closing+c.lasts > 0
 	limit := c.cfg.MaxLeasedFraction
 	l.Hold = limit < 1 && float64(c.leased) > limit*float64(c.cfg.Blocks)
@@ -77,6 +77,9 @@ func (c *Core) carryOut(p *scheduler.Plan) {
 		if c.enter(s, request.Waiting) {
 			c.settleLoan(s, true, false)
 		}
+	}
+	for i := range p.Loading {
+		c.startLoading(&p.Loading[i])
 	}
 	for _, a := range p.Admitted {
 		s := c.slots[a.Seq.Slot]
@@ -152,7 +155,7 @@ func (c *Core) row(f *flight, s *sequence, n int) Row {
 // it did.
 func (c *Core) unstick() bool {
 	q := c.sch.Head()
-	if q == nil || c.openLeases > 0 || c.sch.Receiving() > 0 || c.closing > 0 {
+	if q == nil || c.openLeases > 0 || c.sch.Receiving()+c.sch.Loading() > 0 || c.closing > 0 {
 		return false
 	}
 	c.stats.Deadlocks++

@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"tandem/engine/kvcache"
 	"tandem/engine/request"
 	"tandem/engine/scheduler"
 )
@@ -15,36 +16,53 @@ func (p prefix) Match(q *scheduler.Seq) scheduler.Match {
 		return scheduler.Match{}
 	}
 	b := c.cfg.BlockTokens
-	limit, pull := q.Known-1, q.State == request.GenInit
-	if pull {
-		limit = q.Offered
+	if q.State == request.GenInit {
+		c.loads.cut = false
+		return p.matchPull(s)
 	}
-	c.match = c.kv.Match(c.match[:0], s.chain(limit/b, b), c.cfg.ShareInPass && !pull)
-	m := scheduler.Match{Blocks: c.match}
-	for _, id := range c.match {
-		if c.kv.Unreferenced(id) {
-			m.Unreferenced++
-		}
-	}
-	if at := len(c.match) * b; !pull && at < limit {
+	limit := q.Known - 1
+	below := c.matchTiers(s, limit/b)
+	m := scheduler.Match{Blocks: c.match, Unreferenced: c.unreferenced(), Fetch: below.Host + below.Disk, Wait: below.Any()}
+	if at := len(c.match) * b; !m.Wait && at < limit {
 		m.From, m.Tokens = c.kv.MatchPartial(s.parent(len(c.match)), s.tokens[at:min(limit, at+b)])
 		m.FromFree = m.Tokens > 0 && c.kv.Unreferenced(m.From)
 	}
 	return m
 }
 
+// matchPull finds what need not be pulled: what is on the device and can be read.
+func (p prefix) matchPull(s *sequence) scheduler.Match {
+	c, b := p.c, p.c.cfg.BlockTokens
+	var below kvcache.Below
+	c.match, below = c.kv.MatchTiers(c.match[:0], s.chain(s.Offered/b, b), false, kvcache.Device)
+	if below.Any() {
+		c.match = c.match[:below.First]
+	}
+	return scheduler.Match{Blocks: c.match, Unreferenced: c.unreferenced()}
+}
+
+// unreferenced returns how many blocks of c.match are free.
+func (c *Core) unreferenced() (n int) {
+	for _, id := range c.match {
+		if id >= 0 && c.kv.Unreferenced(id) {
+			n++
+		}
+	}
+	return n
+}
+
 // Use implements scheduler.Prefix.
 func (p prefix) Use(q *scheduler.Seq, m scheduler.Match) {
 	c, s := p.c, p.c.slots[q.Slot]
 	s.reserve()
-	q.Table = append(q.Table[:0], m.Blocks...)
-	c.kv.Share(m.Blocks)
+	q.Table = c.kv.Adopt(q.Table[:0], m.Blocks, s.hashes, s.root, s.tokens)
 	if m.Tokens > 0 {
 		c.kv.BeginCopy(m.From)
 	}
 	s.committed, s.private = len(m.Blocks), false
+	c.weighed(m.Fetch)
 	for _, id := range m.Blocks {
-		if !c.kv.Indexed(id) {
+		if id >= 0 && !c.kv.Indexed(id) {
 			c.stats.PendingShare += uint64(c.cfg.BlockTokens)
 		}
 	}

@@ -44,6 +44,7 @@ type rank struct {
 	cache   []uint64
 	clients map[request.ID]*client
 	moved   *movers
+	below   *below
 
 	hold      bool   // hold the next plan
 	between   func() // once, between Plan and Hold or Apply
@@ -79,6 +80,9 @@ func (r *rank) submit(q *request.Request, h *transfer.Handle) *client {
 // collect carries out effects and proves the invariants.
 func (r *rank) collect() {
 	e := r.Effects()
+	if r.below != nil {
+		r.below.take(r, e.Moves)
+	}
 	for _, o := range e.Outputs {
 		cl := r.clients[o.Request.ID].choice(o.Choice)
 		if o.Request != cl.req {

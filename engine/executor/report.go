@@ -13,15 +13,16 @@ type HoldKind uint8
 
 // The kinds of hold.
 const (
-	HoldStep  HoldKind = iota // a batch that runs has a row of it
-	HoldLease                 // its blocks are offered to a puller
-	HoldRecv                  // a pull may still write its blocks
+	HoldStep    HoldKind = iota // a batch that runs has a row of it
+	HoldLease                   // its blocks are offered to a puller
+	HoldRecv                    // a pull may still write its blocks
+	HoldOffload                 // content of its blocks is on its way from a lower tier
 	NumHolds
 )
 
 // String returns the name of the kind in metrics and reports.
 func (k HoldKind) String() string {
-	return [...]string{"step", "lease", "recv", "unknown"}[min(k, NumHolds)]
+	return [...]string{"step", "lease", "recv", "offload", "unknown"}[min(k, NumHolds)]
 }
 
 // RequestReport is what one sequence looks like to people who search for what is

@@ -16,6 +16,8 @@ const (
 	holdStep  hold = 1 << HoldStep
 	holdLease hold = 1 << HoldLease
 	holdRecv  hold = 1 << HoldRecv
+
+	holdOffload hold = 1 << HoldOffload
 )
 
 // sequence is the core's record of one request.
@@ -25,6 +27,9 @@ type sequence struct {
 	prompt int // tokens
 	cached int // prompt tokens that the first prefill did not compute
 	root   blockhash.Hash
+
+	loadAt    int           // with holdOffload: leading blocks of Table that are here
+	loadBegan time.Duration // and since when it waits
 
 	tokens    []int32          // prompt, then output
 	hashes    []blockhash.Hash // chain of the full blocks of tokens, as far as needed yet

@@ -19,7 +19,9 @@ func (c *Core) Stats() Stats {
 	st.BlocksActive = st.BlocksTotal - c.kv.Free() - st.BlocksReceiving - st.BlocksLeased
 	st.HandoffsOpen = c.openLeases
 	st.Receiving = c.recvOpen
-	st.Running = c.sch.Running()
+	st.Loading = c.sch.Loading()
+	st.Running = c.sch.Running() + st.Loading
+	c.tierStats(&st)
 	st.Waiting = c.sch.Waiting() + c.awaiting
 	st.ErrorBudget = max(0, c.budget())
 	if c.watchRoom(); c.full >= 0 {
@@ -41,7 +43,7 @@ func (c *Core) Stats() Stats {
 			st.PausedNow++
 		}
 	}
-	st.Holds = c.openLeases + c.recvOpen
+	st.Holds = c.openLeases + c.recvOpen + st.Loading
 	for i := range c.flights.n {
 		st.Holds += len(c.flights.ring[c.flights.first^i].rows)
 	}
@@ -70,6 +72,16 @@ func (c *Core) watchRoom() {
 	case c.full < 0:
 		c.full = c.now
 	}
+}
+
+// tierStats fills in what concerns the tiers below the device.
+func (c *Core) tierStats(st *Stats) {
+	t, size := c.kv.TierStats(), uint64(c.cfg.Layout.BlockBytes())
+	st.HostBlocks, st.DiskBlocks = t.Host, t.Disk
+	st.OffloadBytes, st.OnboardBytes = t.Offloaded*size, t.Onboarded*size
+	st.SpillBytes, st.LoadBytes = t.Spilled*size, t.Loaded*size
+	st.HostEvicted, st.DiskEvicted = t.HostEvicted, t.DiskEvicted
+	st.MovesFailed, st.BadFiles, st.DiskRests = t.FailedMoves, t.BadFiles, t.DiskSuspends
 }
 
 // tables yields the tables of all requests that are not retired.
@@ -127,12 +139,14 @@ func (c *Core) Check() error {
 			count, len(c.byID), c.alive, c.closing, suspects, c.suspects)
 	case lasts != c.lasts:
 		return fmt.Errorf("executor: %d requests sample their last token, counted %d", lasts, c.lasts)
+	case c.sch.Loading() != len(c.loads.waiting):
+		return fmt.Errorf("executor: HO-2: %d requests wait for lower tiers, queued %d", len(c.loads.waiting), c.sch.Loading())
 	case awaiting != c.awaiting:
 		return fmt.Errorf("executor: %d requests wait for a peer, counted %d", awaiting, c.awaiting)
 	case recvOpen != c.recvOpen || recvBlocks != c.recvBlocks:
 		return fmt.Errorf("executor: INV-18: %d pulls of %d blocks, counted %d of %d", recvOpen, recvBlocks, c.recvOpen, c.recvBlocks)
-	case count == 0 && (c.kv.Free() != c.kv.Total() || len(c.due) != 0 || len(c.byCtx)+len(c.byGen)+len(c.borrows) != 0 ||
-		c.leased != 0 || c.openLeases != 0 || c.sch.Running()+c.sch.Waiting()+c.sch.Receiving() != 0):
+	case count == 0 && (c.kv.Free()+c.kv.InboundBlocks() != c.kv.Total() || len(c.due) != 0 || len(c.byCtx)+len(c.byGen)+len(c.borrows) != 0 ||
+		c.leased != 0 || c.openLeases != 0 || c.sch.Running()+c.sch.Waiting()+c.sch.Receiving()+c.sch.Loading() != 0):
 		return fmt.Errorf("executor: INV-4: no request is alive, but %d of %d blocks are free, %d deadlines, %d leases",
 			c.kv.Free(), c.kv.Total(), len(c.due), c.openLeases)
 	case c.stats.IllegalTransition != 0:
@@ -174,6 +188,9 @@ func (c *Core) checkSequence(s *sequence) error {
 		return fmt.Errorf("holds %b", s.holds)
 	}
 	for i, id := range s.Table {
+		if c.kv.Inbound(id) && s.holds&holdOffload == 0 && s.State != request.Closed {
+			return fmt.Errorf("HO-3: block %d at %d has no content yet, and nothing keeps the request from reading it", id, i)
+		}
 		h, ok := c.kv.Hash(id)
 		if ok && (i >= len(s.hashes) || s.hashes[i] != h) {
 			return fmt.Errorf("INV-6: block %d at %d has other content", id, i)

@@ -8,8 +8,9 @@ import (
 // Check proves the pool's invariants against the tables that are alive:
 // references add up (INV-1), each block is in exactly one place and the places
 // add up to N (INV-2), the index and the blocks agree (INV-3), and a free
-// parent outlives its free children (INV-7). It is slow: for tests, debug
-// builds and shutdown.
+// parent outlives its free children (INV-7). The same holds for the tiers below,
+// where moves take the place of references, and no content is on the device and in
+// the host (HO-4). It is slow: for tests, debug builds and shutdown.
 func (m *Manager) Check(tables iter.Seq[[]int32]) error {
 	refs := make([]int32, len(m.blocks))
 	for t := range tables {
@@ -49,7 +50,7 @@ func (m *Manager) Check(tables iter.Seq[[]int32]) error {
 	if indexed != len(m.index) {
 		return fmt.Errorf("kvcache: INV-3: %d indexed blocks, %d index entries", indexed, len(m.index))
 	}
-	return nil
+	return m.checkTiers()
 }
 
 // checkLists walks the free lists and returns each block's 1-based position in

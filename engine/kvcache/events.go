@@ -15,6 +15,7 @@ const (
 	Created EventKind = "created" // the whole index follows, from nothing
 	Stored  EventKind = "stored"  // Blocks, each the child of the one before
 	Removed EventKind = "removed" // Blocks, in any relation
+	Updated EventKind = "updated" // the only one of Blocks is at another level
 	Cleared EventKind = "cleared" // everything
 )
 
@@ -27,7 +28,17 @@ type Event struct {
 	Parent   uint64   // Stored: wire id of what Blocks[0] follows, of the chain's root for a first block
 	Blocks   []uint64 // wire ids
 	Priority uint8    // Stored: retention priority of all Blocks at that time
-	Pool     int      // Created: blocks in the pool
+	Level    Level    // Stored, Updated: where Blocks are
+	Was      Level    // Updated: where it was
+	Pools    []int    // Created: blocks of each level
+}
+
+// change is what happened to one block, or to all.
+type change struct {
+	kind          EventKind
+	parent, block blockhash.Hash
+	priority      uint8
+	was, level    Level
 }
 
 // eventBlocks is how many blocks one event tells of at most.
@@ -90,7 +101,7 @@ func (e *Events) Next() uint64 {
 
 // add records a change: of one block, or of all when kind is Cleared. A block
 // that carries on the last event joins it, unless that was read already.
-func (e *Events) add(kind EventKind, epoch uint32, parent, block uint64, priority uint8) {
+func (e *Events) add(c change, epoch uint32) {
 	if !e.awake.Load() {
 		return
 	}
@@ -102,8 +113,8 @@ func (e *Events) add(kind EventKind, epoch uint32, parent, block uint64, priorit
 	}
 	if e.next > e.first && e.next-1 >= e.frozen {
 		last := &e.ring[(e.next-1)%uint64(e.limit)]
-		if last.joins(kind, epoch, parent, priority) {
-			last.Blocks = append(last.Blocks, block)
+		if last.joins(&c, epoch) {
+			last.Blocks = append(last.Blocks, c.block.Wire())
 			return
 		}
 	}
@@ -112,25 +123,36 @@ func (e *Events) add(kind EventKind, epoch uint32, parent, block uint64, priorit
 		e.ring = nil
 		return
 	}
-	ev := Event{ID: e.next, Epoch: epoch, Kind: kind}
-	switch kind {
-	case Stored:
-		ev.Parent, ev.Blocks, ev.Priority = parent, []uint64{block}, priority
-	case Removed:
-		ev.Blocks = []uint64{block}
-	}
-	e.ring[e.next%uint64(e.limit)] = ev
+	e.ring[e.next%uint64(e.limit)] = c.event(e.next, epoch)
 	e.next++
 	if e.next-e.first > uint64(e.limit) {
 		e.first++
 	}
 }
 
-func (ev *Event) joins(kind EventKind, epoch uint32, parent uint64, priority uint8) bool {
-	if ev.Kind != kind || ev.Epoch != epoch || len(ev.Blocks) >= eventBlocks {
+// event makes an event of one change.
+func (c *change) event(id uint64, epoch uint32) Event {
+	ev := Event{ID: id, Epoch: epoch, Kind: c.kind}
+	if c.kind != Cleared {
+		ev.Blocks, ev.Priority, ev.Level, ev.Was = []uint64{c.block.Wire()}, c.priority, c.level, c.was
+	}
+	if c.kind == Stored {
+		ev.Parent = c.parent.Wire()
+	}
+	return ev
+}
+
+func (ev *Event) joins(c *change, epoch uint32) bool {
+	if ev.Kind != c.kind || ev.Epoch != epoch || len(ev.Blocks) >= eventBlocks || ev.Level != c.level || ev.Was != c.was {
 		return false
 	}
-	return kind == Removed || kind == Stored && ev.Priority == priority && ev.Blocks[len(ev.Blocks)-1] == parent
+	switch c.kind {
+	case Removed:
+		return true
+	case Stored:
+		return ev.Priority == c.priority && ev.Blocks[len(ev.Blocks)-1] == c.parent.Wire()
+	}
+	return false
 }
 
 // wake begins to record, if that has not begun, and returns the id of the next event.
@@ -156,44 +178,93 @@ func (m *Manager) Snapshot() []Event {
 		return nil
 	}
 	next := m.events.wake()
-	out := []Event{{Kind: Created, Epoch: m.epoch, Pool: len(m.blocks)}}
-	var todo []int32
-	for i := range m.blocks {
-		b := &m.blocks[i]
-		if !b.indexed {
-			continue
+	out := []Event{{Kind: Created, Epoch: m.epoch, Pools: m.pools()}}
+	var todo []change
+	visit := func(c change) {
+		if m.Level(c.parent) != Nowhere {
+			return // its parent brings it along
 		}
-		if _, ok := m.index[b.parent]; ok {
-			continue // its parent brings it along
-		}
-		for todo = append(todo[:0], int32(i)); len(todo) > 0; {
-			id := todo[len(todo)-1]
+		for todo = append(todo[:0], c); len(todo) > 0; {
+			c := todo[len(todo)-1]
 			todo = todo[:len(todo)-1]
-			out = m.appendStored(out, &m.blocks[id])
-			for kid := m.kids.first(m.blocks[id].hash); kid >= 0; kid = m.kids.next[kid] {
-				todo = append(todo, kid)
+			if last := &out[len(out)-1]; last.joins(&c, m.epoch) {
+				last.Blocks = append(last.Blocks, c.block.Wire())
+			} else {
+				out = append(out, c.event(0, m.epoch))
 			}
+			todo = m.children(todo, c.block)
 		}
 	}
+	for i := range m.blocks {
+		if b := &m.blocks[i]; b.indexed {
+			visit(b.stored(Device))
+		}
+	}
+	m.eachBelow(func(b *block, l Level) { visit(b.stored(l)) })
 	for i := range out {
 		out[i].ID = next - uint64(len(out)-i)
 	}
 	return out
 }
 
-func (m *Manager) appendStored(out []Event, b *block) []Event {
-	parent, hash := b.parent.Wire(), b.hash.Wire()
-	last := &out[len(out)-1]
-	if last.joins(Stored, m.epoch, parent, b.priority) {
-		last.Blocks = append(last.Blocks, hash)
-		return out
-	}
-	return append(out, Event{Kind: Stored, Epoch: m.epoch, Parent: parent, Blocks: []uint64{hash}, Priority: b.priority})
+// stored describes the content of a block as that of a level.
+func (b *block) stored(l Level) change {
+	return change{kind: Stored, parent: b.parent, block: b.hash, priority: b.priority, level: l}
 }
 
-// tell records a change of one block, or of all.
-func (m *Manager) tell(kind EventKind, parent, hash blockhash.Hash, priority uint8) {
+// pools are the sizes of the levels there are.
+func (m *Manager) pools() []int {
+	out := []int{len(m.blocks)}
+	if t := m.tiers; t != nil {
+		out = append(out, t.host.limit)
+		if t.disk != nil {
+			out = append(out, t.disk.limit)
+		}
+	}
+	return out
+}
+
+// eachBelow yields the content whose highest place is below the device.
+func (m *Manager) eachBelow(yield func(*block, Level)) {
+	if m.tiers == nil {
+		return
+	}
+	for l, s := range [...]*shelf{Host: m.tiers.host, Disk: m.tiers.disk} {
+		if s == nil {
+			continue
+		}
+		for i := range s.slots {
+			if b := &s.slots[i]; b.indexed && m.Level(b.hash) == Level(l) {
+				yield(b, Level(l))
+			}
+		}
+	}
+}
+
+// children appends what follows h, each at its highest place.
+func (m *Manager) children(to []change, h blockhash.Hash) []change {
+	for kid := m.kids.first(h); kid >= 0; kid = m.kids.next[kid] {
+		to = append(to, m.blocks[kid].stored(Device))
+	}
+	if m.tiers == nil {
+		return to
+	}
+	for l, s := range [...]*shelf{Host: m.tiers.host, Disk: m.tiers.disk} {
+		if s == nil {
+			continue
+		}
+		for kid := s.kids.first(h); kid >= 0; kid = s.kids.next[kid] {
+			if b := &s.slots[kid]; m.Level(b.hash) == Level(l) {
+				to = append(to, b.stored(Level(l)))
+			}
+		}
+	}
+	return to
+}
+
+// tell records a change.
+func (m *Manager) tell(c change) {
 	if m.events != nil {
-		m.events.add(kind, m.epoch, parent.Wire(), hash.Wire(), priority)
+		m.events.add(c, m.epoch)
 	}
 }

@@ -2,6 +2,7 @@ package kvcache
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -12,6 +13,7 @@ import (
 // replica is an index that a reader keeps by events alone.
 type replica struct {
 	has  map[uint64]bool
+	at   map[uint64]Level
 	next uint64 // id of the next event
 	gaps int
 }
@@ -24,13 +26,20 @@ func (r *replica) apply(events []Event) error {
 		r.next = ev.ID + 1
 		switch ev.Kind {
 		case Created, Cleared:
-			r.has = map[uint64]bool{}
+			r.has, r.at = map[uint64]bool{}, map[uint64]Level{}
 		case Stored:
 			for _, h := range ev.Blocks {
 				if r.has[h] {
 					return fmt.Errorf("event %d stores %x twice", ev.ID, h)
 				}
-				r.has[h] = true
+				r.has[h], r.at[h] = true, ev.Level
+			}
+		case Updated:
+			for _, h := range ev.Blocks {
+				if !r.has[h] || r.at[h] != ev.Was {
+					return fmt.Errorf("event %d moves %x from level %d, it is at %d, %v", ev.ID, h, ev.Was, r.at[h], r.has[h])
+				}
+				r.at[h] = ev.Level
 			}
 		case Removed:
 			for _, h := range ev.Blocks {
@@ -68,12 +77,17 @@ func (r *replica) follow(m *Manager) error {
 }
 
 func (r *replica) compare(m *Manager) error {
-	if len(r.has) != len(m.index) {
-		return fmt.Errorf("the replica has %d blocks, the index %d", len(r.has), len(m.index))
-	}
+	want := map[uint64]Level{}
 	for h := range m.index {
-		if !r.has[h.Wire()] {
-			return fmt.Errorf("the replica lacks %x", h)
+		want[h.Wire()] = Device
+	}
+	m.eachBelow(func(b *block, l Level) { want[b.hash.Wire()] = l })
+	if len(r.has) != len(want) {
+		return fmt.Errorf("the replica has %d blocks, the index %d", len(r.has), len(want))
+	}
+	for h, l := range want {
+		if !r.has[h] || r.at[h] != l {
+			return fmt.Errorf("the replica has %x at level %d (%v), the index at %d", h, r.at[h], r.has[h], l)
 		}
 	}
 	return nil
@@ -146,7 +160,7 @@ func TestEventsJoinAndSleep(t *testing.T) {
 		t.Error("it records before anybody asked")
 	}
 	snap := m.Snapshot()
-	if len(snap) != 2 || snap[0].Kind != Created || snap[0].Pool != 64 || len(snap[1].Blocks) != 4 || snap[1].Parent != root.Wire() {
+	if len(snap) != 2 || snap[0].Kind != Created || !slices.Equal(snap[0].Pools, []int{64}) || len(snap[1].Blocks) != 4 || snap[1].Parent != root.Wire() {
 		t.Fatalf("snapshot %+v", snap)
 	}
 	at := m.Events().Next()
@@ -172,7 +186,7 @@ func TestEventsJoinAndSleep(t *testing.T) {
 	if _, _, _, ok := m.Events().Read(at, 9); ok {
 		t.Error("it still records though nobody reads")
 	}
-	if n := testing.AllocsPerRun(10, func() { m.tell(Stored, root, root, 1) }); n != 0 {
+	if n := testing.AllocsPerRun(10, func() { m.tell(change{kind: Stored, parent: root, block: root, priority: 1}) }); n != 0 {
 		t.Errorf("%v allocations for an event that nobody reads", n)
 	}
 }

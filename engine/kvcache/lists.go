@@ -43,16 +43,17 @@ func (l *freeLists) first() int32 {
 	return l.head[64+bits.TrailingZeros64(l.some[1])]
 }
 
-func (l *freeLists) pushFront(id int32, list int8) {
+// pushFront makes an empty block the next to be handed out.
+func (l *freeLists) pushFront(id int32) {
 	b := &l.blocks[id]
-	b.list, b.prev, b.next = list, -1, l.head[list]
+	b.list, b.prev, b.next = listEmpty, -1, l.head[listEmpty]
 	if b.next >= 0 {
 		l.blocks[b.next].prev = id
 	} else {
-		l.tail[list] = id
+		l.tail[listEmpty] = id
 	}
-	l.head[list] = id
-	l.added(list)
+	l.head[listEmpty] = id
+	l.added(listEmpty)
 }
 
 func (l *freeLists) pushBack(id int32, list int8) {

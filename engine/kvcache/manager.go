@@ -15,6 +15,7 @@ type Config struct {
 	BlockTokens int  // B
 	Partial     bool // remember tokens, so that beginnings of blocks can be matched
 	Events      int  // changes of the index kept for readers, 0 = none
+	Tiers       Tiers
 }
 
 // block is the record of one block. It is in a free list if and only if
@@ -24,6 +25,7 @@ type block struct {
 	copies   int32 // running copies that read the block
 	indexed  bool  // hash is valid and index[hash] is this block
 	twin     bool  // holds the same content as the indexed block of hash
+	inbound  bool  // its content is on its way from a lower tier
 	priority uint8
 	list     int8 // bucket number, or one of the list* constants
 	prev     int32
@@ -48,6 +50,7 @@ type Manager struct {
 	evicted uint64
 	epoch   uint32
 	events  *Events // nil = nobody may ask
+	tiers   *tiers  // nil = none
 }
 
 // New makes a pool in which every block is empty.
@@ -61,18 +64,19 @@ func New(cfg Config) (*Manager, error) {
 		index:   make(map[blockhash.Hash]int32, cfg.Blocks),
 		pending: [2]map[blockhash.Hash]int32{{}, {}},
 		kids:    newChains[blockhash.Hash](cfg.Blocks),
+		tiers:   newTiers(cfg.Tiers),
 	}
 	if cfg.Partial {
 		m.tokens = make([]int32, cfg.Blocks*cfg.BlockTokens)
 		m.starts = newChains[uint64](cfg.Blocks)
 	}
 	if cfg.Events > 0 {
-		m.events = newEvents(cfg.Events, cfg.Blocks)
+		m.events = newEvents(cfg.Events, cfg.Blocks+max(0, cfg.Tiers.HostBlocks)+max(0, cfg.Tiers.DiskBlocks))
 	}
 	m.lists.init(m.blocks)
 	for id := cfg.Blocks - 1; id >= 0; id-- {
 		m.blocks[id].priority = DefaultPriority
-		m.lists.pushFront(int32(id), listEmpty)
+		m.lists.pushFront(int32(id))
 	}
 	return m, nil
 }
@@ -104,7 +108,8 @@ func (m *Manager) Refs(id int32) int { return int(m.blocks[id].ref) }
 
 // Take appends n blocks to table, each with one reference and no content:
 // empty ones first (the last freed first), then the reusable ones that matter
-// least. It changes nothing and reports false if fewer than n are free.
+// least, whose content goes to the host if there is room. It changes nothing and
+// reports false if fewer than n are free.
 func (m *Manager) Take(table []int32, n int) ([]int32, bool) {
 	if n > m.lists.count {
 		return table, false
@@ -112,9 +117,7 @@ func (m *Manager) Take(table []int32, n int) ([]int32, bool) {
 	for range n {
 		id := m.lists.first()
 		if m.blocks[id].indexed {
-			m.unindex(id)
-			m.tell(Removed, blockhash.Hash{}, m.blocks[id].hash, 0)
-			m.evicted++
+			m.evict(id)
 		}
 		m.lists.remove(id)
 		b := &m.blocks[id]
@@ -162,7 +165,7 @@ func (m *Manager) park(id int32) {
 		b.twin = false
 		m.refresh(b.hash)
 	}
-	m.lists.pushFront(id, listEmpty)
+	m.lists.pushFront(id)
 }
 
 // refresh makes the free indexed block of h the newest of its bucket, so that

@@ -41,8 +41,8 @@ func (m *Manager) MatchPartial(parent blockhash.Hash, tokens []int32) (id int32,
 	}
 	id = -1
 	for b := m.starts.first(startKey(parent, tokens[:least])); b >= 0; b = m.starts.next[b] {
-		if m.blocks[b].parent != parent {
-			continue // another key with the same fingerprint
+		if m.blocks[b].parent != parent || m.blocks[b].inbound {
+			continue // another key with the same fingerprint, or nothing to copy yet
 		}
 		c := commonPrefix(tokens, m.contents(b))
 		if c >= least && (c > n || c == n && b < id) {
@@ -97,20 +97,35 @@ func (m *Manager) Commit(id int32, parent, h blockhash.Hash, tokens []int32) {
 		return // shared in the same step and committed by the other request
 	}
 	b.hash, b.parent = h, parent
-	if _, ok := m.index[h]; ok {
+	was := m.Level(h)
+	if was == Device {
 		b.twin = true
 		return
 	}
+	if was == Host { // content is not in both
+		slot, _ := m.tiers.host.find(h)
+		m.tiers.host.drop(slot)
+	}
+	m.enter(id, parent, h, b.priority, tokens)
+	if was == Nowhere {
+		m.tell(change{kind: Stored, parent: parent, block: h, priority: b.priority})
+	} else {
+		m.changed(h, was)
+	}
+}
+
+// enter puts a block into the index.
+func (m *Manager) enter(id int32, parent, h blockhash.Hash, p uint8, tokens []int32) {
+	b := &m.blocks[id]
+	b.hash, b.parent, b.indexed = h, parent, true
 	m.index[h] = id
-	b.indexed = true
-	b.priority = max(b.priority, m.kidsPriority(h))
+	b.priority = max(p, m.kidsPriority(h))
 	m.kids.add(parent, id)
 	if m.cfg.Partial {
 		copy(m.contents(id), tokens)
 		b.key = startKey(parent, tokens[:m.leastPartial()])
 		m.starts.add(b.key, id)
 	}
-	m.tell(Stored, parent, h, b.priority)
 	m.raiseAncestors(parent, b.priority, false)
 }
 
@@ -142,9 +157,10 @@ func (m *Manager) Reset() {
 			continue
 		}
 		m.lists.remove(int32(i))
-		m.lists.pushFront(int32(i), listEmpty)
+		m.lists.pushFront(int32(i))
 	}
-	m.tell(Cleared, blockhash.Hash{}, blockhash.Hash{}, 0)
+	m.resetTiers()
+	m.tell(change{kind: Cleared})
 }
 
 // startKey fingerprints a parent and the first tokens after it (FNV-1a).

@@ -13,7 +13,7 @@ func (s *Scheduler) admitPulls() {
 			continue
 		}
 		m := s.prefix.Match(q)
-		pulled := s.blocksFor(q.Offered) - len(m.Blocks)
+		pulled := s.blocksFor(q.Offered) - len(m.Blocks) // none of which is to be brought
 		if q.Borrows && pulled == 0 {
 			s.Remove(q)
 			s.plan.Found = append(s.plan.Found, q)
@@ -64,7 +64,7 @@ func (s *Scheduler) pullFits(q *Seq, m Match, fresh int) bool {
 		return false
 	}
 	need := fresh + m.Unreferenced
-	if len(s.running.list)+len(s.recv.list) > 0 {
+	if len(s.running.list)+len(s.recv.list)+len(s.loading.list) > 0 {
 		need += s.headroom()
 	}
 	return need <= s.blocks.Free()
@@ -88,17 +88,24 @@ func (s *Scheduler) admit() {
 			m.Tokens = 0 // the block to copy from is needed itself
 		}
 		computed := len(m.Blocks)*s.cfg.BlockTokens + m.Tokens
-		n := s.offer(computed, q.Known-computed, false)
-		if n == 0 {
-			return
+		n := 0
+		if !m.Wait { // else it has no row yet
+			if n = s.offer(computed, q.Known-computed, false); n == 0 {
+				return
+			}
 		}
 		s.Remove(q)
 		s.prefix.Use(q, m)
 		q.Table, _ = s.blocks.Take(q.Table, s.blocksFor(q.Known)-len(m.Blocks))
 		q.Computed = computed
-		s.put(q, inRunning)
 		places -= 1 + q.Forks
 		s.reserved += max(0, q.Complete-len(q.Table))
+		if m.Wait {
+			s.put(q, inLoading)
+			s.plan.Loading = append(s.plan.Loading, Admission{Seq: q, Shared: len(m.Blocks)})
+			continue
+		}
+		s.put(q, inRunning)
 		s.plan.Admitted = append(s.plan.Admitted, Admission{
 			Seq: q, Shared: len(m.Blocks), From: m.From, Copied: m.Tokens,
 		})
@@ -114,16 +121,19 @@ func (s *Scheduler) places() int {
 			n -= 1 + q.Forks
 		}
 	}
+	for _, q := range s.loading.list {
+		n -= 1 + q.Forks
+	}
 	return n
 }
 
 // fits is the admission predicate; extra blocks are taken by other means.
 func (s *Scheduler) fits(q *Seq, m Match, extra int) bool {
 	free := s.blocks.Free() - extra
-	shared := len(m.Blocks)
+	shared := len(m.Blocks) - m.Fetch
 	if s.cfg.Policy == MaxUtilization {
 		need := s.blocksFor(q.Known) - shared + m.Unreferenced
-		if len(s.running.list) > 0 {
+		if len(s.running.list)+len(s.loading.list) > 0 {
 			need += s.headroom()
 		}
 		return need <= free

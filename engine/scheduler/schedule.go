@@ -31,9 +31,9 @@ func (s *Scheduler) begin(lim Limits) {
 	s.lim.MaxBatch = min(lim.MaxBatch, s.cfg.MaxBatch)
 	s.tokens = s.lim.MaxTokens
 	s.paused, s.full, s.barred = false, false, nil
-	s.earlier = len(s.running.list)+len(s.recv.list) > 0
+	s.earlier = len(s.running.list)+len(s.recv.list)+len(s.loading.list) > 0
 	p := &s.plan
-	p.Rows, p.Admitted, p.Receive = p.Rows[:0], p.Admitted[:0], p.Receive[:0]
+	p.Rows, p.Admitted, p.Receive, p.Loading = p.Rows[:0], p.Admitted[:0], p.Receive[:0], p.Loading[:0]
 	p.Paused, p.Starved, p.Found, s.deals = p.Paused[:0], p.Starved[:0], p.Found[:0], s.deals[:0]
 }
 
@@ -101,7 +101,7 @@ func (s *Scheduler) grow(q *Seq, tokens int) bool {
 	}
 	for need > s.blocks.Free() {
 		v := s.victim(q)
-		if v == q && len(s.running.list)+len(s.recv.list) == 1 && !s.lim.Pending {
+		if v == q && len(s.running.list)+len(s.recv.list)+len(s.loading.list) == 1 && !s.lim.Pending {
 			s.Remove(q)
 			s.plan.Starved = append(s.plan.Starved, q)
 			return false
@@ -143,11 +143,10 @@ func (s *Scheduler) pause(v *Seq) {
 
 // promised returns how many blocks admitted requests may still ask for.
 func (s *Scheduler) promised() (n int) {
-	for _, q := range s.running.list {
-		n += max(0, q.Complete-len(q.Table))
-	}
-	for _, q := range s.recv.list {
-		n += max(0, q.Complete-len(q.Table))
+	for _, list := range [...][]*Seq{s.running.list, s.recv.list, s.loading.list} {
+		for _, q := range list {
+			n += max(0, q.Complete-len(q.Table))
+		}
 	}
 	return n
 }

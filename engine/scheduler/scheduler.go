@@ -17,8 +17,10 @@ type Blocks interface {
 
 // Match is K and V that exist already for the beginning of a request.
 type Match struct {
-	Blocks       []int32 // whole blocks to share; valid until the next Match
+	Blocks       []int32 // whole blocks to share; valid until the next Match. Below 0: to be brought to a new block
 	Unreferenced int     // how many of them are free, so that sharing takes room
+	Fetch        int     // how many of them are to be brought
+	Wait         bool    // some of them cannot be read yet
 	From         int32   // block whose beginning can be copied after them
 	Tokens       int     // length of that beginning, 0 = none
 	FromFree     bool    // From is free: the copy takes room for this step
@@ -30,7 +32,8 @@ type Prefix interface {
 	// ones, of which it finds whole blocks only. It changes nothing.
 	Match(s *Seq) Match
 	// Use takes references on m.Blocks, appends them to s.Table and protects
-	// m.From, if m.Tokens > 0, until the step is over.
+	// m.From, if m.Tokens > 0, until the step is over. It takes m.Fetch new blocks
+	// and orders what is to be brought to them.
 	Use(s *Seq, m Match)
 	// Expect announces that the step will compute n tokens of s.
 	Expect(s *Seq, n int)
@@ -83,6 +86,7 @@ type Plan struct {
 	Rows     []Row // decodes first
 	Admitted []Admission
 	Receive  []Admission // may pull now
+	Loading  []Admission // got blocks, and wait for the content of some: see Received
 	Found    []*Seq      // have here what they wanted to borrow, moved to the waiting queue
 	Paused   []*Seq      // blocks are gone, back in the waiting queue
 	Starved  []*Seq      // alone and still without room: cannot ever go on
@@ -97,6 +101,7 @@ type Scheduler struct {
 	genInit queue
 	running queue // has blocks and may be given rows
 	recv    queue // has blocks that a pull writes
+	loading queue // has blocks whose content is on its way from a lower tier
 
 	recvBytes int64
 	step      uint64
@@ -126,7 +131,7 @@ func New(cfg Config, b Blocks, p Prefix) (*Scheduler, error) {
 	return &Scheduler{
 		cfg: cfg, blocks: b, prefix: p,
 		waiting: queue{less: less}, running: queue{less: less},
-		genInit: queue{less: byArrival}, recv: queue{less: byArrival},
+		genInit: queue{less: byArrival}, recv: queue{less: byArrival}, loading: queue{less: byArrival},
 	}, nil
 }
 
@@ -138,6 +143,9 @@ func (s *Scheduler) Running() int { return len(s.running.list) }
 
 // Receiving returns how many requests have a pull.
 func (s *Scheduler) Receiving() int { return len(s.recv.list) }
+
+// Loading returns how many requests wait for content from lower tiers.
+func (s *Scheduler) Loading() int { return len(s.loading.list) }
 
 // Head returns the request that is first in line: the oldest running one, else
 // the first waiting one, else nil.
@@ -156,7 +164,8 @@ func (s *Scheduler) Enqueue(q *Seq) { s.put(q, inWaiting) }
 // EnqueueGen puts a request into the queue for pulls.
 func (s *Scheduler) EnqueueGen(q *Seq) { s.put(q, inGenInit) }
 
-// Received makes a request schedulable whose pull ended, well or badly.
+// Received makes a request schedulable whose pull ended, well or badly, or for
+// which all content has come from lower tiers.
 func (s *Scheduler) Received(q *Seq) {
 	s.Remove(q)
 	s.put(q, inRunning)
@@ -218,6 +227,8 @@ func (s *Scheduler) queueOf(p place) *queue {
 		return &s.genInit
 	case inReceiving:
 		return &s.recv
+	case inLoading:
+		return &s.loading
 	case inRunning:
 		return &s.running
 	}

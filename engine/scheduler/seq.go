@@ -43,6 +43,7 @@ const (
 	inWaiting
 	inGenInit
 	inReceiving
+	inLoading
 	inRunning
 )
 

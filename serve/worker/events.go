@@ -82,6 +82,18 @@ type removedData struct {
 	Hashes []uint64                `json:"block_hashes"`
 }
 
+// updatedData tells that a block is in another memory: 0 device, 1 host, 2 disk.
+type updatedData struct {
+	Type  executor.CacheEventKind `json:"type"`
+	Hash  uint64                  `json:"block_hash"`
+	Level levelChange             `json:"cache_level"`
+}
+
+type levelChange struct {
+	Old int `json:"old_value"`
+	New int `json:"new_value"`
+}
+
 type clearedData struct {
 	Type executor.CacheEventKind `json:"type"`
 }
@@ -90,15 +102,17 @@ func eventOf(rank int, e *executor.CacheEvent, info *runner.Info) wireEvent {
 	out := wireEvent{ID: e.ID, Rank: rank, Epoch: e.Epoch, Gap: e.Gap}
 	switch e.Kind {
 	case executor.CacheCreated:
-		out.Data = createdData{e.Kind, hashAlgo, []int{e.Pool}, info.Incarnation}
+		out.Data = createdData{e.Kind, hashAlgo, e.Pools, info.Incarnation}
 	case executor.CacheStored:
 		d := storedData{Type: e.Kind, Parent: e.Parent, Blocks: make([]storedBlock, len(e.Blocks))}
 		for i, h := range e.Blocks {
-			d.Blocks[i] = storedBlock{Hash: h, Priority: e.Priority}
+			d.Blocks[i] = storedBlock{Hash: h, Level: int(e.Level), Priority: e.Priority}
 		}
 		out.Data = d
 	case executor.CacheRemoved:
 		out.Data = removedData{e.Kind, e.Blocks}
+	case executor.CacheUpdated:
+		out.Data = updatedData{e.Kind, e.Blocks[0], levelChange{int(e.Was), int(e.Level)}}
 	default:
 		out.Data = clearedData{e.Kind}
 	}

@@ -1,0 +1,174 @@
+package kvcache
+
+import "tandem/engine/blockhash"
+
+// shelf keeps the books of one tier below the device: slots that hold the
+// content of one block each. A slot is empty, or its content is indexed, or a
+// move uses it. Slots come into being when they are first needed.
+type shelf struct {
+	limit int
+	slots []block
+	lists freeLists
+	index map[blockhash.Hash]int32
+	kids  chains[blockhash.Hash] // indexed slots by parent
+}
+
+// newShelf makes a tier of at most limit slots, nil for none.
+func newShelf(limit int) *shelf {
+	if limit <= 0 {
+		return nil
+	}
+	s := &shelf{limit: limit, index: map[blockhash.Hash]int32{}, kids: newChains[blockhash.Hash](0)}
+	s.lists.init(nil)
+	return s
+}
+
+// find returns the slot with the content of h.
+func (s *shelf) find(h blockhash.Hash) (int32, bool) {
+	if s == nil {
+		return -1, false
+	}
+	id, ok := s.index[h]
+	return id, ok
+}
+
+// used returns how many slots hold indexed content.
+func (s *shelf) used() int {
+	if s == nil {
+		return 0
+	}
+	return len(s.index)
+}
+
+// spare returns how many slots hold nothing.
+func (s *shelf) spare() int { return s.limit - len(s.slots) + s.lists.empty }
+
+// room takes a slot for content of priority p: an empty one, else that of the
+// content that matters least if it does not matter more. lost is what had to go.
+func (s *shelf) room(p uint8) (slot int32, lost blockhash.Hash, dropped, ok bool) {
+	switch {
+	case s.lists.empty > 0:
+		slot = s.lists.head[listEmpty]
+		s.lists.remove(slot)
+	case len(s.slots) < s.limit:
+		slot = s.grow()
+	case s.lists.count == 0 || s.slots[s.lists.first()].priority > p:
+		return -1, lost, false, false
+	default:
+		slot = s.lists.first()
+		lost, dropped = s.slots[slot].hash, true
+		s.unindex(slot)
+		s.lists.remove(slot)
+	}
+	s.slots[slot].copies = 1
+	return slot, lost, dropped, true
+}
+
+func (s *shelf) grow() int32 {
+	s.slots = append(s.slots, block{list: listNone})
+	s.lists.blocks = s.slots
+	s.kids.prev, s.kids.next = append(s.kids.prev, -1), append(s.kids.next, -1)
+	return int32(len(s.slots) - 1)
+}
+
+// put gives a slot that a move uses its content.
+func (s *shelf) put(slot int32, parent, h blockhash.Hash, p uint8) {
+	b := &s.slots[slot]
+	b.hash, b.parent, b.priority, b.indexed = h, parent, p, true
+	for id := s.kids.first(h); id >= 0; id = s.kids.next[id] {
+		b.priority = max(b.priority, s.slots[id].priority)
+	}
+	s.index[h] = slot
+	s.kids.add(parent, slot)
+}
+
+// hold lets a move use a slot: until done it is neither given away nor emptied.
+func (s *shelf) hold(slot int32) {
+	b := &s.slots[slot]
+	if b.list != listNone {
+		s.lists.remove(slot)
+	}
+	b.copies++
+}
+
+// done ends one hold. Content that is still indexed becomes the newest of its
+// bucket, and its ancestors here newer still.
+func (s *shelf) done(slot int32) {
+	b := &s.slots[slot]
+	if b.copies--; b.copies < 0 {
+		panic("kvcache: a slot is given back more often than it was taken")
+	}
+	if b.copies > 0 {
+		return
+	}
+	if !b.indexed {
+		s.lists.pushFront(slot)
+		return
+	}
+	s.lists.pushBack(slot, int8(b.priority))
+	s.raise(b.parent, b.priority)
+}
+
+// raise makes the ancestors of content that became the newest of bucket p outlive it.
+func (s *shelf) raise(h blockhash.Hash, p uint8) {
+	for {
+		id, ok := s.index[h]
+		if !ok || s.slots[id].priority > p {
+			return
+		}
+		s.rank(id, p)
+		h = s.slots[id].parent
+	}
+}
+
+// rank moves content to the end of bucket p.
+func (s *shelf) rank(id int32, p uint8) {
+	b := &s.slots[id]
+	b.priority = p
+	if b.list != listNone {
+		s.lists.remove(id)
+		s.lists.pushBack(id, int8(p))
+	}
+}
+
+// builtOn reports whether content here follows h that was not demoted.
+func (s *shelf) builtOn(h blockhash.Hash) bool {
+	if s == nil {
+		return false
+	}
+	for kid := s.kids.first(h); kid >= 0; kid = s.kids.next[kid] {
+		if s.slots[kid].priority > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// unindex forgets the content of a slot; without a move it is empty then.
+func (s *shelf) unindex(slot int32) {
+	b := &s.slots[slot]
+	delete(s.index, b.hash)
+	s.kids.remove(b.parent, slot)
+	b.indexed = false
+}
+
+// drop forgets the content of a slot and gives the slot back.
+func (s *shelf) drop(slot int32) {
+	s.unindex(slot)
+	if s.slots[slot].list != listNone {
+		s.lists.remove(slot)
+		s.lists.pushFront(slot)
+	}
+}
+
+// clear forgets all content.
+func (s *shelf) clear() {
+	if s == nil {
+		return
+	}
+	for i := range s.slots {
+		if s.slots[i].indexed {
+			s.drop(int32(i))
+		}
+	}
+}
