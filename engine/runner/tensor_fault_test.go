@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -84,18 +85,20 @@ func newTensor(t *testing.T, size int, c comm.Config) (*Engine, []*tensorDevice,
 }
 
 func TestTensorRests(t *testing.T) {
-	e, _, died := newTensor(t, 3, comm.Config{Timeout: 200 * time.Millisecond})
-	for range 3 {
-		time.Sleep(300 * time.Millisecond) // the ranks' own clock decides
-		s, err := e.Submit(t.Context(), greedy(e, 4, 1, 2), nil)
-		if err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		e, _, died := newTensor(t, 3, comm.Config{Timeout: 200 * time.Millisecond})
+		for range 3 {
+			time.Sleep(time.Second) // of the bubble's clock
+			s, err := e.Submit(t.Context(), greedy(e, 4, 1, 2), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if ids, last := collect(t, s); len(ids) != 4 || last.Finish != request.FinishLength {
+				t.Fatalf("after a rest: %v %q %v", ids, last.Finish, last.Err)
+			}
 		}
-		if ids, last := collect(t, s); len(ids) != 4 || last.Finish != request.FinishLength {
-			t.Fatalf("after a rest: %v %q %v", ids, last.Finish, last.Err)
-		}
-	}
-	stop(t, e, died)
+		end(t, e, died)
+	})
 }
 
 // What goes wrong on one rank ends all at once, also those that wait for it in a

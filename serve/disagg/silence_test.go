@@ -29,7 +29,7 @@ func TestSilentGenGoesElsewhere(t *testing.T) {
 			began := make(chan struct{}, 1)
 			silent, good := newStub(t, discovery.Generation, stuck(began, "")), newStub(t, discovery.Generation, genReply{}.script)
 			r := newRig(t, []*stub{newStub(t, discovery.Context, ctxReply{extra: first}.script)}, []*stub{silent, good},
-				withConfig(func(c *Config) { c.AdmissionTimeout = time.Second }))
+				withConfig(func(c *Config) { c.AdmissionTimeout = 3 * time.Second }))
 			a := r.post(completions, streamed)
 			if text, _ := textOf(t, a); text != "ABC" || a.events[len(a.events)-1] != "[DONE]" || a.header.Get(headerGenServer) != good.id && first == "" {
 				t.Errorf("%d %v %s", a.status, a.header, a.raw)
