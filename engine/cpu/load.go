@@ -49,6 +49,9 @@ func (b *Backend) pack(parts []tensor.Host, interleaved bool) (tensor.Matrix, er
 	w, err := b.weight(kind, parts, func(to *kernels.Weights) (w weight, err error) {
 		list := make([]kernels.Part, len(parts))
 		for i, h := range parts {
+			if h, err = native(h); err != nil {
+				return w, err
+			}
 			list[i] = kernels.Part{DType: int(h.DType), Rows: h.Rows(), Data: h.Data}
 		}
 		if w.matrix, err = to.Pack(b.pool, list, parts[0].Cols(), interleaved); err == nil {

@@ -4,6 +4,7 @@ package cuda
 
 import (
 	"encoding/binary"
+	"math"
 
 	"tandem/engine/tensor"
 	kernels "tandem/kernels/cuda"
@@ -35,6 +36,10 @@ var splitters = map[tensor.DType]func(*kernels.Row, []byte){
 	tensor.Q4_K: func(r *kernels.Row, b []byte) { superblock(r, b, nil, b[16:144]) },
 	tensor.Q5_K: func(r *kernels.Row, b []byte) { superblock(r, b, b[16:48], b[48:176]) },
 	tensor.Q6_K: sixBits,
+	tensor.F8_S: func(r *kernels.Row, b []byte) {
+		r.Codes = append(r.Codes, b[4:]...)
+		r.Scales = append(r.Scales, math.Float32frombits(binary.LittleEndian.Uint32(b)))
+	},
 }
 
 // group32 adds 32 values of nibbles, the low halves of 16 bytes first, and, unless

@@ -3,7 +3,9 @@
 package cuda
 
 import (
+	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"runtime"
@@ -44,6 +46,7 @@ func newStack(parts []tensor.Host, gateUp bool) (*stack, error) {
 var formats = map[tensor.DType]kernels.Format{
 	tensor.Q4_0: kernels.FormatQ4, tensor.Q4_1: kernels.FormatQ4M, tensor.Q5_0: kernels.FormatQ5, tensor.Q5_1: kernels.FormatQ5M,
 	tensor.Q8_0: kernels.FormatQ8, tensor.Q4_K: kernels.FormatQ4M, tensor.Q5_K: kernels.FormatQ5M, tensor.Q6_K: kernels.FormatQ6,
+	tensor.F8_S: kernels.FormatF8,
 }
 
 // format keeps the quantisation if all parts have the same.
@@ -54,8 +57,32 @@ func (s *stack) format() kernels.Format {
 			return kernels.FormatBF16
 		}
 	}
+	if f == kernels.FormatF8 && !s.eights() {
+		return kernels.FormatBF16
+	}
 	return f
 }
+
+// eights tells whether eight rows that the device keeps together have the same
+// factors, as blocks of many rows give them.
+func (s *stack) eights() bool {
+	group := tensor.F8_S.GroupBytes()
+	return s.each(func(i int, h tensor.Host, row int) error {
+		if i%8 == 0 {
+			return nil
+		}
+		first, at := s.row(i - i%8)
+		one, other := first.Row(at), h.Row(row)
+		for j := 0; j < len(one); j += group {
+			if !bytes.Equal(one[j:j+4], other[j:j+4]) {
+				return errUneven
+			}
+		}
+		return nil
+	}) == nil
+}
+
+var errUneven = errors.New("rows of one tile have different factors")
 
 // byFormat groups tensors that stand together and have the same format.
 func byFormat(parts []tensor.Host) (groups [][]tensor.Host) {

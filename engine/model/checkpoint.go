@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
+	"sync"
 
 	"tandem/engine/tensor"
 )
@@ -34,6 +36,11 @@ type Checkpoint struct {
 	index   map[string]int // by the file's own names
 	maps    []*mapping
 	f32     bool
+
+	once        sync.Once
+	fingerprint string
+
+	float8 [2]int // rows and columns that share a scale of FP8 weights; 0 = the whole tensor
 }
 
 // Has reports whether the checkpoint holds the tensor of a canonical name.
@@ -72,7 +79,7 @@ func (c *Checkpoint) Expert(name string, expert, experts, rows, cols int) (tenso
 	return h, err
 }
 
-// stored returns a tensor of the file as it is, and checks its shape.
+// stored returns a tensor of the file as it is, but for FP8, and checks its shape.
 func (c *Checkpoint) stored(fileName string, shape ...int) (tensor.Host, error) {
 	i, ok := c.index[fileName]
 	if !ok {
@@ -81,6 +88,9 @@ func (c *Checkpoint) stored(fileName string, shape ...int) (tensor.Host, error) 
 	h := c.tensors[i]
 	if !slices.Equal(h.Shape, shape) {
 		return tensor.Host{}, fmt.Errorf("tensor %q has shape %v, the model's configuration asks for %v", fileName, h.Shape, shape)
+	}
+	if h.DType == tensor.F8 {
+		return c.scaled(h)
 	}
 	return h, nil
 }
@@ -143,7 +153,9 @@ func (c *Checkpoint) Tensors() []tensor.Host { return c.tensors }
 func (c *Checkpoint) Params() int {
 	n := 0
 	for _, t := range c.tensors {
-		n += t.Elems()
+		if !strings.HasSuffix(t.Name, scaleSuffix) {
+			n += t.Elems()
+		}
 	}
 	return n
 }

@@ -32,7 +32,7 @@ type hfConfig struct {
 	Partial       *float64        `json:"partial_rotary_factor"`
 	RoPE          *hfRoPE         `json:"rope_parameters"` // since transformers 5
 	Scaling       *hfRoPE         `json:"rope_scaling"`
-	Quantization  json.RawMessage `json:"quantization_config"`
+	Quantization  *hfQuantization `json:"quantization_config"`
 	BOS           tokenIDs        `json:"bos_token_id"`
 	EOS           tokenIDs        `json:"eos_token_id"`
 	hfMoE
@@ -159,8 +159,8 @@ func (h *hfConfig) supported() error {
 	if h.MLPBias {
 		return fmt.Errorf("mlp_bias is not supported")
 	}
-	if q := strings.TrimSpace(string(h.Quantization)); q != "" && q != "null" {
-		return fmt.Errorf("quantization_config is not supported; use the unquantised weights or a GGUF file")
+	if err := h.Quantization.supported(); err != nil {
+		return fmt.Errorf("quantization_config: %w", err)
 	}
 	if h.Act != "" && h.Act != "silu" && h.Act != "swish" {
 		return fmt.Errorf("hidden_act %q is not supported (silu is)", h.Act)

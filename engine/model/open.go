@@ -158,6 +158,9 @@ func (c *Checkpoint) openFolder() error {
 	if c.Config, err = parseHFConfig(config, generation, c.Has("output.weight")); err != nil {
 		return err
 	}
+	if c.float8, err = float8Blocks(config); err != nil {
+		return err
+	}
 	c.Tokenizer, err = hfTokenizer(c.Path, &c.Config)
 	return err
 }

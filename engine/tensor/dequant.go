@@ -38,7 +38,7 @@ var decoders = [...]func(dst []float32, b []byte){
 		dst[0] = math.Float32frombits(uint32(binary.LittleEndian.Uint16(b)) << 16)
 	},
 	Q4_0: decodeQ4_0, Q4_1: decodeQ4_1, Q5_0: decodeQ5_0, Q5_1: decodeQ5_1, Q8_0: decodeQ8_0,
-	Q4_K: decodeQ4_K, Q5_K: decodeQ5_K, Q6_K: decodeQ6_K,
+	Q4_K: decodeQ4_K, Q5_K: decodeQ5_K, Q6_K: decodeQ6_K, F8_S: decodeF8S,
 }
 
 // F16ToF32 converts the bits of an IEEE half to float32; it is exact.
@@ -56,6 +56,26 @@ func F16ToF32(bits uint16) float32 {
 }
 
 func half(b []byte) float32 { return F16ToF32(binary.LittleEndian.Uint16(b)) }
+
+// F8ToF32 converts the bits of an E4M3 number, the kind without infinities, to
+// float32; it is exact.
+func F8ToF32(bits uint8) float32 {
+	sign, exp, frac := uint32(bits&0x80)<<24, uint32(bits>>3&15), uint32(bits&7)
+	switch {
+	case bits&0x7f == 0x7f:
+		return float32(math.NaN())
+	case exp == 0: // zero or subnormal: frac * 2^-9
+		return math.Float32frombits(math.Float32bits(float32(frac)/512) | sign)
+	}
+	return math.Float32frombits(sign | (exp+127-7)<<23 | frac<<20)
+}
+
+func decodeF8S(dst []float32, b []byte) {
+	scale := math.Float32frombits(binary.LittleEndian.Uint32(b))
+	for j := range dst {
+		dst[j] = scale * F8ToF32(b[4+j])
+	}
+}
 
 // nibble returns the 4-bit code of element j of 32: the low halves of 16 bytes,
 // then the high halves.

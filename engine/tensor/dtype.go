@@ -7,7 +7,8 @@ import "fmt"
 // fixed number of bytes.
 type DType uint8
 
-// The element types the project reads. The quantised ones are those of GGUF.
+// The element types the project reads. The quantised ones are those of GGUF, but
+// for F8_S, which no file has: it is made of weights and scales that stand apart.
 const (
 	Invalid DType = iota
 	F32
@@ -21,7 +22,8 @@ const (
 	Q4_K
 	Q5_K
 	Q6_K
-	F8 // E4M3, of a KV cache only
+	F8   // E4M3: of a KV cache, or codes without their scales
+	F8_S // 64 codes of E4M3 behind their float32 scale
 )
 
 type dtypeInfo struct {
@@ -44,6 +46,7 @@ var dtypes = [...]dtypeInfo{
 	Q5_K:    {"Q5_K", 256, 176},
 	Q6_K:    {"Q6_K", 256, 210},
 	F8:      {"F8", 1, 1},
+	F8_S:    {"F8_S", 64, 68},
 }
 
 // String returns the type's field-standard name, such as "Q4_1".

@@ -87,6 +87,23 @@ func TestCUDAAgrees(t *testing.T) {
 	}
 }
 
+// FP8 weights of a checkpoint stay FP8 on the device.
+func TestCUDAKeepsFP8(t *testing.T) {
+	m, err := Get("qwen3-fp8")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ck, err := model.Open(m.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ck.Close()
+	b := cudaBackend(t, ck, KVShape(ck, 16, tensor.BF16), tensor.BF16).(cudaRunner).b
+	if got, most := b.MemoryReport().WeightBytes, ck.Bytes()*11/10; got > most {
+		t.Errorf("%d bytes of weights on the device, the file has %d", got, ck.Bytes())
+	}
+}
+
 // spread is the root mean square of what two sets of logits differ by, as a part of that of want. Single logits may be
 // far off where the cache has few bits; all of them together may not.
 func spread(got [][][]float32, m Model) float64 {

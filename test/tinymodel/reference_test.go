@@ -27,8 +27,8 @@ func TestReferenceAgrees(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(models) != 13 {
-		t.Errorf("%d models, want 13", len(models))
+	if len(models) != 15 {
+		t.Errorf("%d models, want 15", len(models))
 	}
 	for _, m := range models {
 		t.Run(m.Name, func(t *testing.T) { Check(t, m, openReference, Tolerance{Abs: 1e-4, Rel: 1e-4}) })
@@ -37,7 +37,7 @@ func TestReferenceAgrees(t *testing.T) {
 
 // Loading as F32 changes the storage and no value.
 func TestAsF32IsTheSameModel(t *testing.T) {
-	for _, name := range []string{"gguf-llama-quant", "qwen3"} {
+	for _, name := range []string{"gguf-llama-quant", "qwen3", "qwen3-fp8"} {
 		m, err := Get(name)
 		if err != nil {
 			t.Fatal(err)

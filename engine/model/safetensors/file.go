@@ -107,8 +107,10 @@ func (e entry) host(name string, body []byte) (tensor.Host, error) {
 		h.DType = tensor.F16
 	case "BF16":
 		h.DType = tensor.BF16
+	case "F8_E4M3":
+		h.DType = tensor.F8
 	default:
-		return h, fmt.Errorf("element type %q is not supported (F32, F16 and BF16 are)", e.DType)
+		return h, fmt.Errorf("element type %q is not supported (F32, F16, BF16 and F8_E4M3 are)", e.DType)
 	}
 	if len(e.Shape) > maxDims {
 		return h, fmt.Errorf("has %d dimensions, at most %d are possible", len(e.Shape), maxDims)

@@ -51,7 +51,7 @@ func TestLyingFiles(t *testing.T) {
 		"cut JSON":         {build(good[:len(good)-1], 8), "header"},
 		"cut entry":        {build(good[:30], 8), `"w"`},
 		"twice":            {build(`{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}`, 8), `"w" occurs twice`},
-		"dtype":            {one(`"dtype":"F8_E4M3","shape":[8],"data_offsets":[0,8]`), `"w": element type "F8_E4M3"`},
+		"dtype":            {one(`"dtype":"F8_E5M2","shape":[8],"data_offsets":[0,8]`), `"w": element type "F8_E5M2"`},
 		"negative dim":     {one(`"dtype":"F32","shape":[-2],"data_offsets":[0,8]`), `"w"`},
 		"zero dim":         {one(`"dtype":"F32","shape":[0],"data_offsets":[0,0]`), `"w": dimension 0`},
 		"overflow":         {one(`"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,8]`), `"w": dimension`},

@@ -12,6 +12,7 @@ import shutil
 
 import gguf
 import numpy as np
+import safetensors.torch
 import torch
 import transformers as tf
 
@@ -25,7 +26,7 @@ LLAMA3 = dict(rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_facto
 YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=32)
 
 
-def build(seed, kind, **changes):
+def build(seed, kind, scale=1.0, **changes):
     config_class, model_class = {
         "llama": (tf.LlamaConfig, tf.LlamaForCausalLM), "mistral": (tf.MistralConfig, tf.MistralForCausalLM),
         "qwen2": (tf.Qwen2Config, tf.Qwen2ForCausalLM), "qwen3": (tf.Qwen3Config, tf.Qwen3ForCausalLM),
@@ -41,11 +42,11 @@ def build(seed, kind, **changes):
             elif name.endswith("bias"):
                 p.copy_(0.3 * noise)
             elif name.endswith("mlp.gate.weight"):
-                p.copy_(0.5 * noise)
+                p.copy_(0.5 * scale * noise)
             elif "embed" in name or "lm_head" in name:
-                p.copy_(0.5 * noise)
+                p.copy_(0.5 * scale * noise)
             else:
-                p.copy_(0.2 * noise)
+                p.copy_(0.2 * scale * noise)
     model.generation_config.eos_token_id = [5, 2]
     return model.float()
 
@@ -69,6 +70,36 @@ def folder(name, dtype, model, shard=None):
     # Loaded anew: casting the model would round its rotation frequencies too.
     loaded = tf.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager")
     expect(name, loaded.eval(), len(name))
+
+
+def fp8_folder(name, model):
+    """Matrices in e4m3 with a scale for each block of 128 x 128, as DeepSeek and Qwen publish them. The logits are
+    those of the weights that result."""
+    path = here / name
+    shutil.rmtree(path, ignore_errors=True)
+    model.to(torch.bfloat16).save_pretrained(path)
+    tensors, plain = {}, {}
+    for full, w in safetensors.torch.load_file(path / "model.safetensors").items():
+        if w.ndim != 2 or full.endswith("mlp.gate.weight") or "embed" in full or "lm_head" in full:
+            tensors[full] = plain[full] = w
+            continue
+        rows, cols = w.shape
+        scales = torch.empty(-(-rows // 128), -(-cols // 128))
+        out, plain[full] = torch.empty(w.shape, dtype=torch.float8_e4m3fn), torch.empty(w.shape)
+        for i in range(scales.shape[0]):
+            for j in range(scales.shape[1]):
+                at = (slice(128 * i, 128 * i + 128), slice(128 * j, 128 * j + 128))
+                scales[i, j] = w[at].float().abs().max() / 448
+                out[at] = (w[at].float() / scales[i, j]).to(torch.float8_e4m3fn)
+                plain[full][at] = out[at].float() * scales[i, j]
+        tensors[full], tensors[full + "_scale_inv"] = out, scales
+    safetensors.torch.save_file({k: v.float() for k, v in plain.items()}, path / "model.safetensors", metadata={"format": "pt"})
+    loaded = tf.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager")
+    expect(name, loaded.eval(), len(name))
+    safetensors.torch.save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((path / "config.json").read_text())
+    config["quantization_config"] = dict(activation_scheme="dynamic", fmt="e4m3", quant_method="fp8", weight_block_size=[128, 128])
+    (path / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
 GGUF_NAMES = {
@@ -191,3 +222,8 @@ write_gguf("gguf-qwen3moe-quant", build(12, "qwen3_moe", norm_topk_prob=True, ti
 # Heads and widths that ranks cannot divide evenly.
 folder("qwen2-odd", torch.bfloat16, build(13, "qwen2", hidden_size=48, intermediate_size=40, num_attention_heads=9,
                                           num_key_value_heads=3, head_dim=16))
+# Blocks of scales that are cut off at the edges, and experts. The wider, the smaller each weight.
+FP8 = dict(scale=0.4, num_hidden_layers=1, hidden_size=192, intermediate_size=192)
+fp8_folder("qwen3-fp8", build(14, "qwen3", **FP8))
+fp8_folder("qwen3moe-fp8", build(16, "qwen3_moe", norm_topk_prob=True, **{**MOE, **FP8, "num_experts": 3, "num_experts_per_tok": 2,
+                                                                     "hidden_size": 128, "moe_intermediate_size": 64}))
