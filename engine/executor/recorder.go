@@ -117,11 +117,16 @@ func (r *Recorder) Events(dst []EventRecord) []EventRecord {
 	return dst
 }
 
-// Newest returns the step planned last, false before the first.
-func (r *Recorder) Newest() (StepRecord, bool) {
+// Running returns the oldest step that has no results yet, false if there is none.
+func (r *Recorder) Running() (StepRecord, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.steps[r.last%recordedSteps], r.last > 0
+	for _, i := range [2]uint64{r.last - 1, r.last} {
+		if s := &r.steps[i%recordedSteps]; s.Iter == i && s.Outcome == StepRunning {
+			return *s, true
+		}
+	}
+	return StepRecord{}, false
 }
 
 // Time notes what the driver measured of a step. It does nothing when the step

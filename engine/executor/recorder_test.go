@@ -89,8 +89,15 @@ func TestRecorderIsBoundedAndReadableMeanwhile(t *testing.T) {
 	if n := len(r.Recorder().Events(nil)); n != recordedEvents {
 		t.Errorf("%d events", n)
 	}
-	if s, ok := r.Recorder().Newest(); !ok || s.Iter != 600 {
-		t.Errorf("newest %+v", s)
+	if s, ok := r.Recorder().Running(); ok {
+		t.Errorf("%+v runs", s)
+	}
+	for id := range 2 {
+		r.submit(ask(1000+id, 4, 1, 2, 3), nil)
+		r.Plan(0)
+		if s, ok := r.Recorder().Running(); !ok || s.Iter != 601 {
+			t.Errorf("%+v runs", s)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package runner
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"tandem/engine/executor"
 	"tandem/engine/tensor"
@@ -32,6 +33,11 @@ type launched struct {
 	out    []executor.Sampled
 	err    error
 	failed bool
+	// For the flight recorder.
+	iter       uint64
+	sched, ran time.Duration
+	began      time.Duration // it was given to the device
+	rested     bool          // the loop had nothing to do before it
 	// free tells that the device needs nobody to choose the tokens of this step, so
 	// that another one may be launched on them.
 	free bool
@@ -72,9 +78,11 @@ func (r *rank) overlap() {
 func (a *ahead) ready() bool { return len(a.open) == 0 || len(a.open) == 1 && a.open[0].free }
 
 // launch gives the device a batch, behind the step that runs.
-func (a *ahead) launch(b *executor.Batch) {
+func (a *ahead) launch(b *executor.Batch, sched time.Duration) {
 	a.number ^= 1
 	l := &a.steps[a.number]
+	l.iter, l.sched, l.ran, l.rested = b.Iter, sched, 0, a.r.rested
+	a.r.rested = false
 	l.batch, l.before, l.err, l.failed, l.free = b, nil, nil, false, true
 	if len(a.open) > 0 {
 		l.before = a.open[0]
@@ -171,6 +179,9 @@ func (q *queued) launch(l *launched) {
 	for i := range l.rules {
 		l.free = l.free && !l.rules[i].Host
 	}
+	if l.began = q.r.clock(); l.before == nil && q.r.ended > 0 && !l.rested {
+		q.r.times.gap.add(l.began - q.r.ended)
+	}
 	l.err = q.device.Launch(&l.tensor, l.rules)
 }
 
@@ -179,6 +190,8 @@ func (q *queued) wait(l *launched) ([]executor.Sampled, error) {
 		return nil, l.err
 	}
 	picked, logits, err := q.device.Wait()
+	now := q.r.clock()
+	l.ran, q.r.ended = now-max(l.began, q.r.ended), now
 	switch {
 	case err != nil:
 		return nil, err

@@ -24,7 +24,7 @@ func (e *Engine) runAlone(ctx context.Context) (err error) {
 			err = r.died(p, debug.Stack())
 		}
 	}()
-	for ctx.Err() == nil {
+	for ctx.Err() == nil && !e.stuck.Load() {
 		if e.finished(r) {
 			return nil
 		}
@@ -56,17 +56,52 @@ func (e *Engine) iterate(r *rank) (worked bool) {
 	e.read(r)
 	if r.ahead != nil {
 		worked = e.overlap(r, r.ahead)
-	} else if b := r.core.Plan(e.Now()); b != nil {
+	} else if b, sched := e.plan(r); b != nil {
 		worked = true
-		r.carry()
 		r.fill(b)
+		began := r.starts()
 		res, _ := r.forward(b)
-		e.apply(r, res)
+		ran := r.stops(began)
+		e.apply(r, res, b.Iter, sched, ran)
 	}
 	// Who gets an answer may look at once at what is left of the request.
-	e.status.set(0, RankStats{Stats: r.core.Stats()}, e.Now())
+	st := r.core.Stats()
+	e.status.set(0, RankStats{Stats: st}, e.Now())
 	r.carry()
+	r.publish(e.Now())
+	e.alarm(r, &st)
 	return worked
+}
+
+// plan asks the core for a step and tells how long that took.
+func (e *Engine) plan(r *rank) (*executor.Batch, time.Duration) {
+	began := e.Now()
+	b := r.core.Plan(began)
+	took := e.Now() - began
+	if b != nil {
+		r.times.sched.add(took)
+	}
+	r.carry()
+	if b != nil {
+		r.publish(e.Now())
+	}
+	return b, took
+}
+
+// starts notes that the device begins a step, and stops that it is over. The time
+// between two steps counts as a gap unless the loop had nothing to do.
+func (r *rank) starts() time.Duration {
+	now := r.clock()
+	if r.ended > 0 && !r.rested {
+		r.times.gap.add(now - r.ended)
+	}
+	r.rested = false
+	return now
+}
+
+func (r *rank) stops(began time.Duration) time.Duration {
+	r.ended = r.clock()
+	return r.ended - began
 }
 
 // overlap gives the device a batch, if it can take one, before it looks at the
@@ -74,24 +109,29 @@ func (e *Engine) iterate(r *rank) (worked bool) {
 func (e *Engine) overlap(r *rank, a *ahead) bool {
 	running, launched := len(a.open) > 0, false
 	if a.ready() {
-		b := r.core.Plan(e.Now())
-		r.carry()
+		b, sched := e.plan(r)
 		if launched = b != nil; launched {
-			a.launch(b)
+			a.launch(b, sched)
 		}
 	}
 	if running {
-		e.apply(r, a.wait())
+		l := a.open[0]
+		res := a.wait()
+		e.apply(r, res, l.iter, l.sched, l.ran)
 	}
 	return running || launched
 }
 
 // apply gives the core the results of its oldest batch. Cancels go before them
 // (engine-core CA-1).
-func (e *Engine) apply(r *rank, res executor.Result) {
+func (e *Engine) apply(r *rank, res executor.Result, iter uint64, sched, ran time.Duration) {
 	e.in.takeCancels(&e.mail)
 	e.cancel(r)
-	r.core.Apply(e.Now(), res)
+	began := e.Now()
+	r.core.Apply(began, res)
+	took := e.Now() - began
+	r.times.apply.add(took)
+	r.core.Recorder().Time(iter, sched, ran, took)
 }
 
 // read hands everything in the inbox to the core: cancels first.
@@ -122,6 +162,7 @@ func (e *Engine) cancel(r *rank) {
 
 // wait blocks until there is mail, a deadline passes or the engine drains.
 func (e *Engine) wait(ctx context.Context, r *rank) {
+	r.rested = true
 	d := e.cfg.Idle
 	if at, ok := r.core.NextDeadline(); ok {
 		d = min(d, max(0, at-e.Now()))
@@ -158,5 +199,5 @@ func (e *Engine) finished(r *rank) bool {
 		r.carry()
 	}
 	s := r.core.Stats()
-	return s.Running+s.Waiting+s.Receiving+s.HandoffsOpen == 0 && len(r.sinks) == 0
+	return s.Running+s.Waiting+s.Receiving+s.HandoffsOpen == 0 && r.answered()
 }

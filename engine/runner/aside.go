@@ -73,7 +73,13 @@ func (a *aside) step(l *launched) (err error) {
 	if err := a.r.copies(l.batch); err != nil {
 		return err
 	}
+	began := a.r.clock()
+	if a.r.ended > 0 && !l.rested {
+		a.r.times.gap.add(began - a.r.ended)
+	}
 	logits, err := a.r.device.Run(&l.tensor)
+	a.r.ended = a.r.clock()
+	l.ran = a.r.ended - began
 	if err != nil {
 		return err
 	}

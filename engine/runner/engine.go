@@ -67,6 +67,10 @@ type Config struct {
 	// Overlap gives the device of an engine with one rank a step while the results
 	// of the one before are looked at. Groups of ranks run their steps in turn.
 	Overlap bool
+	// Stall is how long work may see no headway before that is logged and the engine
+	// not ready, 0 = 10 s; Hang after how long Run gives up, 0 = never. Ranks of a
+	// group that are missed end it by the time-out of their collectives instead.
+	Stall, Hang time.Duration
 }
 
 // Info describes the engine to its peers; it never changes.
@@ -143,6 +147,9 @@ func newEngine(cfg Config) *Engine {
 	if cfg.Idle <= 0 {
 		cfg.Idle = time.Second
 	}
+	if cfg.Stall <= 0 {
+		cfg.Stall = defaultStall
+	}
 	e := &Engine{
 		cfg: cfg, log: cfg.Logger, start: time.Now(),
 		in: newInbox(), done: make(chan struct{}), drain: make(chan struct{}),
@@ -153,7 +160,9 @@ func newEngine(cfg Config) *Engine {
 
 func (e *Engine) add(r *rank) {
 	r.retired = e.status.remove
+	r.clock = e.Now
 	e.ranks = append(e.ranks, r)
+	e.status.ranks[r.id].step = r.core.Recorder().Running
 }
 
 // Now returns the engine clock, to make deadlines with.
@@ -259,11 +268,7 @@ func (e *Engine) TransferEvent(rank int, ev any) {
 		if r.id != rank || !r.events.put(ev) {
 			continue
 		}
-		if e.group != nil {
-			e.group.wake()
-			return
-		}
-		e.in.rouse()
+		e.rouse()
 	}
 }
 
@@ -285,8 +290,37 @@ func (e *Engine) Shutdown(ctx context.Context) {
 // Run drives the ranks until ctx ends or Shutdown has drained them. It returns
 // an error only when the engine died: a panic, a fatal core error or, in a group,
 // a peer that was lost.
-func (e *Engine) Run(ctx context.Context) error {
-	defer e.bury()
+//
+// An engine of one rank that hangs is left behind: its goroutine, and the device
+// that it waits for, must not be touched any more, so the process has to end.
+func (e *Engine) Run(ctx context.Context) (err error) {
+	defer func() {
+		if err != nil && !e.stuck.Load() {
+			e.dump(err.Error(), false)
+		}
+		e.bury(err)
+	}()
+	watch, stop := context.WithCancel(ctx)
+	hung, ended, gone := make(chan error, 1), make(chan error, 1), make(chan struct{})
+	go func() { defer close(gone); e.watch(watch, hung) }()
+	defer func() { stop(); <-gone }()
+	go func() { ended <- e.loops(ctx) }()
+	for {
+		select {
+		case err = <-ended:
+			return err
+		case err = <-hung:
+			e.dump(err.Error(), true)
+			if e.group == nil && e.tensor == nil {
+				e.stuck.Store(true)
+				return err
+			}
+		}
+	}
+}
+
+// loops runs the ranks of this process to their end.
+func (e *Engine) loops(ctx context.Context) error {
 	switch {
 	case e.group != nil:
 		return e.group.run(ctx)
@@ -297,7 +331,7 @@ func (e *Engine) Run(ctx context.Context) error {
 }
 
 // bury ends every request that is still alive after the loops have ended.
-func (e *Engine) bury() {
+func (e *Engine) bury(err error) {
 	for _, s := range e.in.close().new {
 		s.refused = errDead()
 		close(s.done)
@@ -308,7 +342,11 @@ func (e *Engine) bury() {
 	for _, r := range e.ranks {
 		r.bury()
 	}
-	e.status.setDead()
+	why := "the engine has stopped"
+	if err != nil {
+		why = err.Error()
+	}
+	e.status.setDead(why)
 	close(e.done)
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -170,7 +169,8 @@ func (g *group) run(ctx context.Context) error {
 	}
 	first, all := g.await(errs)
 	if first != nil && errors.Is(first, comm.ErrTimeout) || !all {
-		g.e.log.Error("a rank is stuck", "error", first, "stacks", stacks())
+		g.e.log.Error("a rank is stuck", "error", first)
+		g.e.dump("a rank is stuck", true)
 	}
 	if g.e.stuck.Store(!all); !all {
 		return first // its goroutine may touch anything: the process has to end
@@ -200,12 +200,6 @@ func (g *group) await(errs <-chan error) (first error, all bool) {
 		}
 	}
 	return first, true
-}
-
-// stacks is what all goroutines do, for the report of a hang.
-func stacks() string {
-	b := make([]byte, 256<<10)
-	return string(b[:runtime.Stack(b, true)])
 }
 
 // run drives one rank to the end of the instance.
@@ -250,8 +244,11 @@ func (m *member) iterate(ctx context.Context) (stop bool, err error) {
 		m.read()
 	}
 	m.hear(e.Now())
-	b := m.lock.Plan(e.Now())
+	began := e.Now()
+	b := m.lock.Plan(began)
+	m.times.sched.add(e.Now() - began)
 	m.carry()
+	m.publish(e.Now())
 	if b != nil {
 		if err := m.device.Check(m.ownRows(m.fill(b))); err != nil {
 			m.log.Error("a planned batch cannot run", "rank", m.id, "error", err)
@@ -300,9 +297,11 @@ func (m *member) exchange(ctx context.Context) (*lockstep.Step, error) {
 	if m.payload, err = encodeDelivery(m.payload[:0], out, m.encodeHandle); err != nil {
 		return nil, err
 	}
+	began := m.g.e.Now()
 	if m.table, err = m.comm.Exchange(ctx, record(m.iter, m.id, &row, len(m.payload))); err != nil {
 		return nil, err
 	}
+	m.times.exchange.add(m.g.e.Now() - began)
 	m.rows = m.rows[:0]
 	gather := false
 	for i := range m.table {
@@ -327,8 +326,10 @@ func (m *member) pass(step *lockstep.Step) error {
 		return fmt.Errorf("rank %d: %w", m.id, res.Err)
 	}
 	if step.Batch != nil {
-		m.lock.Apply(m.g.e.Now(), res)
+		began := m.g.e.Now()
+		m.lock.Apply(began, res)
 		m.carry()
+		m.times.apply.add(m.g.e.Now() - began)
 	}
 	return nil
 }

@@ -27,7 +27,7 @@ type submission struct {
 // submit gives a request to the core of the rank and notes whether that refused
 // it. h is the handle to pull by, nil = none.
 func (r *rank) submit(now time.Duration, s *submission, h *transfer.Handle) {
-	r.sinks[s.req.ID] = s.stream
+	r.addSink(s.req.ID, s.stream)
 	r.core.Submit(now, s.req, h)
 	if s.ctx.Err() != nil { // its cancel came with it and found nothing yet
 		r.core.Cancel(now, s.req.ID)

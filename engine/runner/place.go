@@ -121,7 +121,7 @@ func (m *member) accept(t *lockstep.Taken) error {
 // whether the core has taken it.
 func (m *member) adopt(now time.Duration, r *request.Request, h *transfer.Handle, route *Route) {
 	far := &remote{m: m, id: r.ID, ends: make(finals, r.Answers())}
-	m.sinks[r.ID] = far
+	m.addSink(r.ID, far)
 	m.core.Submit(now, r, h)
 	m.carry()
 	far.open(route)
@@ -249,6 +249,7 @@ func (m *member) report(ran bool) {
 		m.g.e.status.setQueue(ls)
 	}
 	m.g.e.status.set(m.id, st, now)
+	m.g.e.alarm(m.rank, &st.Stats)
 	if !m.g.leads() && now-m.posted >= reportEvery || !m.g.leads() && !ran {
 		m.posted = now
 		m.post(post{Kind: postStats, Rank: m.id, Stats: &st})

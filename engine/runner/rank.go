@@ -27,15 +27,24 @@ type rank struct {
 	transport Transport
 	log       *slog.Logger
 	effects   func() *executor.Effects // of core, or of the lockstep around it
+	clock     func() time.Duration     // of the engine
 
 	samples sampling
 	batch   tensor.Batch
-	ahead   *ahead // nil = steps do not overlap
+	ahead   *ahead     // nil = steps do not overlap
+	gate    sync.Mutex // of sinks: a loop that hangs is buried, and may come back
 	sinks   map[request.ID]sink
 	retired func(request.ID)
 
 	events events
 	taken  []any // events in work
+
+	look   look
+	times  timings
+	rested bool          // the loop has waited for work since the last step
+	ended  time.Duration // when the device ended its last step
+	bugs   uint64        // that the core has told of
+	dumped time.Duration
 }
 
 func newRank(id int, core *executor.Core, device Device, transport Transport, vocab int, log *slog.Logger) *rank {
@@ -118,7 +127,9 @@ func (r *rank) carry() {
 	for _, id := range fx.Retired {
 		r.samples.drop(id)
 		r.retired(id)
+		r.gate.Lock()
 		delete(r.sinks, id)
+		r.gate.Unlock()
 	}
 	if r.transport == nil {
 		return
@@ -152,8 +163,23 @@ func (r *rank) carry() {
 	}
 }
 
+func (r *rank) addSink(id request.ID, s sink) {
+	r.gate.Lock()
+	defer r.gate.Unlock()
+	r.sinks[id] = s
+}
+
+// answered reports whether nobody waits for an output.
+func (r *rank) answered() bool {
+	r.gate.Lock()
+	defer r.gate.Unlock()
+	return len(r.sinks) == 0
+}
+
 func (r *rank) deliver(o *executor.Output) {
+	r.gate.Lock()
 	s, ok := r.sinks[o.Request.ID]
+	r.gate.Unlock()
 	if !ok {
 		return
 	}
@@ -219,6 +245,8 @@ func (r *rank) compute(rows []executor.Row, wanted bool) ([]executor.Sampled, er
 // bury ends every request that is still alive after the loop has ended.
 func (r *rank) bury() {
 	r.events.close()
+	r.gate.Lock()
+	defer r.gate.Unlock()
 	for _, s := range r.sinks {
 		s.fail(errDead())
 	}

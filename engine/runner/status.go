@@ -11,22 +11,16 @@ import (
 	"tandem/engine/request"
 )
 
-// Health says whether the engine can serve.
-type Health string
-
-// The health states, as /health prints them.
-const (
-	HealthOK       Health = "ok"
-	HealthIdle     Health = "idle"
-	HealthStalled  Health = "stalled"
-	HealthDraining Health = "draining"
-	HealthDead     Health = "dead"
-)
-
 // Stats is a snapshot of the engine, at most one iteration old.
 type Stats struct {
 	executor.Stats
-	Health      Health
+	Health Health
+	// Reason says in words what keeps the engine from serving, or what a shutdown
+	// waits for; empty while all is well.
+	Reason string
+	// Quiet is how long a stalled engine has made no headway at all.
+	Quiet       time.Duration
+	Timings     Timings       // of the ranks of this process
 	LastStepAge time.Duration // since the end of the last iteration
 	Alive       int           // requests that are not retired
 	// Ranks are the ranks of the instance, whose sum the other figures are; nil
@@ -60,6 +54,7 @@ type status struct {
 	ids   map[request.ID]struct{}
 	drain bool
 	dead  bool
+	why   string // it is dead
 
 	// The devices' progress when it was last seen to move.
 	progress uint64
@@ -70,6 +65,8 @@ type status struct {
 type rankStatus struct {
 	RankStats
 	at time.Duration
+	// step is the one that runs; nil of ranks elsewhere.
+	step func() (executor.StepRecord, bool)
 }
 
 func (s *status) init(ranks int) {
@@ -130,10 +127,10 @@ func (s *status) setDraining() {
 	s.drain = true
 }
 
-func (s *status) setDead() {
+func (s *status) setDead(why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.dead = true
+	s.dead, s.why = true, why
 	clear(s.ids)
 }
 
@@ -146,19 +143,27 @@ func (e *Engine) Stats(stall time.Duration) Stats {
 	for _, r := range e.ranks {
 		progress += r.device.Progress()
 	}
+	var times Timings
+	for _, r := range e.ranks {
+		r.times.addTo(&times)
+	}
 	s := &e.status
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if progress != s.progress {
 		s.progress, s.moved = progress, now
 	}
-	out := Stats{Alive: len(s.ids), Queued: s.queue.Queued, Strict: s.queue.Strict}
+	out := Stats{Timings: times, Alive: len(s.ids), Queued: s.queue.Queued, Strict: s.queue.Strict}
 	moves := &s.queue.Moves
 	out.Moves, out.Moved, out.MovesFailed = moves.Started, moves.Committed, moves.Failed+moves.Expired+moves.Forgotten
 	last := now
 	for i := range s.ranks {
 		r := &s.ranks[i]
 		last = min(last, r.at)
+		if i == 0 {
+			out.ErrorBudget = r.ErrorBudget
+		}
+		out.ErrorBudget = min(out.ErrorBudget, r.ErrorBudget)
 		sum(&out.Stats, &r.Stats)
 		if len(s.ranks) > 1 {
 			one := r.RankStats
@@ -168,24 +173,17 @@ func (e *Engine) Stats(stall time.Duration) Stats {
 	}
 	out.Waiting += s.queue.Queued
 	out.LastStepAge = now - last
-	switch {
-	case s.dead:
-		out.Health = HealthDead
-	case s.drain:
-		out.Health = HealthDraining
-	case len(s.ids) == 0:
-		out.Health = HealthIdle
-	case now-max(last, s.moved) > stall:
-		out.Health = HealthStalled
-	default:
-		out.Health = HealthOK
-	}
+	s.judge(&out, now, last, stall)
 	return out
 }
 
-// sum adds the figures of a rank; Iter and LastStep are the highest.
+// sum adds the figures of a rank; of Iter, LastStep and ages it keeps the highest.
 func sum(to, add *executor.Stats) {
 	iter := max(to.Iter, add.Iter)
+	to.PoolFull = max(to.PoolFull, add.PoolFull)
+	for k, age := range add.HoldAges {
+		to.HoldAges[k] = max(to.HoldAges[k], age)
+	}
 	to.LastStep = max(to.LastStep, add.LastStep)
 	a, b := reflect.ValueOf(to).Elem(), reflect.ValueOf(add).Elem()
 	for i := range a.NumField() {
