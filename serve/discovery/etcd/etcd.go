@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -37,6 +38,7 @@ var reconnect = grpc.ConnectParams{
 // Store is a connection to etcd. Safe for concurrent use. It is a cluster.Store and a cluster.Source.
 type Store struct {
 	client *clientv3.Client
+	at     string        // the endpoints, for errors
 	check  time.Duration // checkEvery
 
 	mu     sync.Mutex
@@ -66,10 +68,13 @@ func New(endpoints []string, access Access) (*Store, error) {
 		Logger:      zap.NewNop(), // what fails comes back as an error and is logged by its caller
 	})
 	if err != nil {
-		return nil, fmt.Errorf("etcd: %w", err)
+		return nil, fmt.Errorf("etcd at %s: %w", strings.Join(endpoints, ", "), err)
 	}
-	return &Store{client: client, check: checkEvery, leases: map[string]clientv3.LeaseID{}}, nil
+	return &Store{client: client, at: strings.Join(endpoints, ", "), check: checkEvery, leases: map[string]clientv3.LeaseID{}}, nil
 }
+
+// failed says which etcd it was, for the log of whoever has to look after it.
+func (s *Store) failed(err error) error { return fmt.Errorf("etcd at %s: %w", s.at, err) }
 
 // Close ends the connection.
 func (s *Store) Close() error { return s.client.Close() }
@@ -78,10 +83,10 @@ func (s *Store) Close() error { return s.client.Close() }
 func (s *Store) Put(ctx context.Context, key, value string, ttl time.Duration) error {
 	lease, err := s.client.Grant(ctx, int64((ttl+time.Second-1)/time.Second))
 	if err != nil {
-		return fmt.Errorf("etcd: %w", err)
+		return s.failed(err)
 	}
 	if _, err := s.client.Put(ctx, key, value, clientv3.WithLease(lease.ID)); err != nil {
-		return fmt.Errorf("etcd: %w", err) // the lease ends by itself
+		return s.failed(err) // the lease ends by itself
 	}
 	s.mu.Lock()
 	s.leases[key] = lease.ID
@@ -101,11 +106,11 @@ func (s *Store) Refresh(ctx context.Context, key string, _ time.Duration) error 
 		if errors.Is(err, rpctypes.ErrLeaseNotFound) {
 			return cluster.ErrAbsent
 		}
-		return fmt.Errorf("etcd: %w", err)
+		return s.failed(err)
 	}
 	got, err := s.client.Get(ctx, key, clientv3.WithCountOnly())
 	if err != nil {
-		return fmt.Errorf("etcd: %w", err)
+		return s.failed(err)
 	}
 	if got.Count == 0 {
 		return cluster.ErrAbsent // somebody deleted it by hand
@@ -116,7 +121,7 @@ func (s *Store) Refresh(ctx context.Context, key string, _ time.Duration) error 
 // Delete drops a key and its lease.
 func (s *Store) Delete(ctx context.Context, key string) error {
 	if _, err := s.client.Delete(ctx, key); err != nil {
-		return fmt.Errorf("etcd: %w", err)
+		return s.failed(err)
 	}
 	s.mu.Lock()
 	lease, ok := s.leases[key]
@@ -150,7 +155,7 @@ func (s *Store) Follow(ctx context.Context, prefix string, apply func(map[string
 const listLimit = 5 * time.Second
 
 // errWatchEnded says that the server closed a watch.
-var errWatchEnded = errors.New("etcd: the watch ended")
+var errWatchEnded = errors.New("the watch ended")
 
 func (s *Store) follow(ctx context.Context, prefix string, apply func(map[string]string), listed func()) error {
 	list, revision, err := s.list(ctx, prefix)
@@ -179,10 +184,10 @@ func (s *Store) watch(ctx context.Context, prefix string, list map[string]string
 			}
 		case answer, open := <-answers:
 			if !open {
-				return errWatchEnded
+				return s.failed(errWatchEnded)
 			}
 			if err := answer.Err(); err != nil {
-				return fmt.Errorf("etcd: %w", err)
+				return s.failed(err)
 			}
 			if change(list, answer.Events) {
 				apply(copyOf(list))
@@ -208,7 +213,7 @@ func (s *Store) answers(ctx context.Context, prefix string) error {
 	ctx, cancel := context.WithTimeout(ctx, checkLimit)
 	defer cancel()
 	if _, err := s.client.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithCountOnly()); err != nil {
-		return fmt.Errorf("etcd: %w", err)
+		return s.failed(err)
 	}
 	return nil
 }
@@ -218,7 +223,7 @@ func (s *Store) list(ctx context.Context, prefix string) (map[string]string, int
 	defer cancel()
 	got, err := s.client.Get(ctx, prefix, clientv3.WithPrefix())
 	if err != nil {
-		return nil, 0, fmt.Errorf("etcd: %w", err)
+		return nil, 0, s.failed(err)
 	}
 	list := make(map[string]string, len(got.Kvs))
 	for _, kv := range got.Kvs {

@@ -3,7 +3,6 @@ package etcd
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -35,7 +34,7 @@ func NewHomes(store *Store, prefix string) *Homes {
 func (h *Homes) Find(ctx context.Context, key string) (string, error) {
 	got, err := h.store.client.Get(ctx, h.prefix+key)
 	if err != nil {
-		return "", fmt.Errorf("etcd: %w", err)
+		return "", h.store.failed(err)
 	}
 	return first(got), nil
 }
@@ -57,7 +56,7 @@ func (h *Homes) Keep(ctx context.Context, key, instance, was string) (string, er
 		at, err = h.keep(ctx, key, instance, was)
 	}
 	if err != nil {
-		return "", fmt.Errorf("etcd: %w", err)
+		return "", h.store.failed(err)
 	}
 	return at, nil
 }
