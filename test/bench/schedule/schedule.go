@@ -150,7 +150,7 @@ func (s *Schedule) wake(now time.Duration) time.Duration {
 			next = min(next, s.ready[0].at)
 		}
 	}
-	if next != Never && s.o.Duration > 0 {
+	if s.o.Duration > 0 {
 		next = min(next, s.o.Duration) // then it is over
 	}
 	return next
