@@ -2,6 +2,7 @@ package blockhash
 
 import (
 	"encoding/hex"
+	"math/rand/v2"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -65,11 +66,49 @@ func TestNextDoesNotAllocate(t *testing.T) {
 	}
 }
 
+// TestScenario10RootsShareNothing hashes 1,000 random prompts under four roots:
+// no block of one is a block of another.
+func TestScenario10RootsShareNothing(t *testing.T) {
+	roots := []Hash{Root("m0", "", ""), Root("m0", "", "a"), Root("m0", "a@1", ""), Root("m0", "a@2", "")}
+	rng, seen := rand.New(rand.NewPCG(10, 0)), map[Hash]int{}
+	for range 1000 {
+		prompt := make([]int32, 4*(1+rng.IntN(6)))
+		for i := range prompt {
+			prompt[i] = rng.Int32N(3) // so that many have common beginnings
+		}
+		for r, h := range roots {
+			for i := 0; i < len(prompt); i += 4 {
+				h = Next(h, prompt[i:i+4])
+				if other, ok := seen[h]; ok && other != r {
+					t.Fatalf("the roots %d and %d share a block", other, r)
+				}
+				seen[h] = r
+			}
+		}
+	}
+}
+
 func BenchmarkNext32(b *testing.B) {
 	tokens := make([]int32, 32)
 	h := Root("m0", "", "")
 	b.ReportAllocs()
 	for b.Loop() {
 		h = Next(h, tokens)
+	}
+}
+
+// BenchmarkPrompt131072 hashes a prompt of that length in blocks of 32.
+func BenchmarkPrompt131072(b *testing.B) {
+	prompt := make([]int32, 131072)
+	for i := range prompt {
+		prompt[i] = int32(i * 31 % 50000)
+	}
+	root := Root("m0", "", "")
+	b.ReportAllocs()
+	for b.Loop() {
+		h := root
+		for i := 0; i < len(prompt); i += 32 {
+			h = Next(h, prompt[i:i+32])
+		}
 	}
 }

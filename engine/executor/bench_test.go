@@ -66,12 +66,16 @@ func (b *bench) settle(n int) {
 }
 
 func TestSteadyDecodeDoesNotAllocate(t *testing.T) {
-	b := newBench(t, 64, 64*64)
-	b.submit(64, 100, 900)
-	b.settle(64)
-	// 320 steps cross 20 block ends for each request.
-	if n := testing.AllocsPerRun(320, func() { b.step(0) }); n != 0 {
-		t.Errorf("%v allocations a step", n)
+	for _, waiting := range []int{0, 200} {
+		b := newBench(t, 64, 64*64)
+		b.submit(64, 100, 900)
+		b.settle(64)
+		b.submit(waiting, 4096, 900)
+		b.step(0)
+		// 320 steps cross 20 block ends for each request.
+		if n := testing.AllocsPerRun(320, func() { b.step(0) }); n != 0 {
+			t.Errorf("%v allocations a step, with %d requests waiting", n, waiting)
+		}
 	}
 }
 

@@ -95,6 +95,12 @@ type worker struct {
 
 func start(t *testing.T, role executor.Role, wc wire.Config, change func(*executor.Config)) *worker {
 	t.Helper()
+	return startEngine(t, role, wc, change, false)
+}
+
+// startEngine starts one whose steps may overlap.
+func startEngine(t *testing.T, role executor.Role, wc wire.Config, change func(*executor.Config), overlap bool) *worker {
+	t.Helper()
 	w := &worker{dev: newDevice()}
 	wc.Incarnation = string(role) + "-1"
 	var err error
@@ -110,7 +116,7 @@ func start(t *testing.T, role executor.Role, wc wire.Config, change func(*execut
 	}
 	tr := w.srv.Rank(0, w.dev, func(m any) { w.Engine.TransferEvent(0, m) })
 	info := runner.Info{Role: role, Vocab: vocab, Layout: layout}
-	if w.Engine, err = runner.New(runner.Config{Core: core, Info: info}, w.dev, tr); err != nil {
+	if w.Engine, err = runner.New(runner.Config{Core: core, Info: info, Overlap: overlap}, w.dev, tr); err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)

@@ -47,7 +47,8 @@ func idle(s runner.Stats) bool {
 }
 
 func paths(t *testing.T, f func(t *testing.T, wc wire.Config)) {
-	t.Run("tcp", func(t *testing.T) { f(t, wire.Config{NoLocal: true}) })
+	t.Run("tcp", func(t *testing.T) { f(t, wire.Config{NoLocal: true, NoShared: true}) })
+	t.Run("shm", func(t *testing.T) { f(t, wire.Config{NoLocal: true}) })
 	t.Run("local", func(t *testing.T) { f(t, wire.Config{}) })
 }
 
@@ -103,21 +104,21 @@ func TestSecondTurnPullsTheRest(t *testing.T) {
 
 // A byte path that breaks costs time, not tokens: gen computes what is missing.
 func TestBrokenByteWayIsRecomputed(t *testing.T) {
-	wc := wire.Config{NoLocal: true}
+	wc := wire.Config{NoLocal: true, NoShared: true}
 	one := start(t, executor.Mixed, wc, nil)
 	ctx := start(t, executor.Ctx, wc, nil)
 	control := strings.TrimPrefix(ctx.srv.Endpoint(), "tcp://")
 	for _, limit := range []int64{1, 1500, 7000, 1 << 30} {
 		broken := wc
+		left := new(atomic.Int64) // of all connections: a cut one is replaced
+		left.Store(limit)
 		broken.Dial = func(c context.Context, addr string) (net.Conn, error) {
 			var d net.Dialer
 			conn, err := d.DialContext(c, "tcp", addr)
 			if err != nil || addr == control {
 				return conn, err
 			}
-			cut := &cutConn{Conn: conn}
-			cut.left.Store(limit)
-			return cut, nil
+			return &cutConn{Conn: conn, left: left}, nil
 		}
 		gen := start(t, executor.Gen, broken, nil)
 		p := prompt(int(limit%91), 60)
@@ -135,7 +136,7 @@ func TestBrokenByteWayIsRecomputed(t *testing.T) {
 // cutConn breaks after left bytes were read.
 type cutConn struct {
 	net.Conn
-	left atomic.Int64
+	left *atomic.Int64
 }
 
 func (c *cutConn) Read(b []byte) (int, error) {

@@ -30,11 +30,12 @@ type load struct {
 type variant struct {
 	name      string
 	change    func(*runner.LoadOptions, load)
-	alone     bool // one request at a time
-	single    bool // of the choices only the first
-	staggered bool // each comes when the one before has a few tokens
-	split     bool // prefilled by one engine, decoded by another
-	twice     bool // and once more, when the cache has it all
+	alone     bool                      // one request at a time
+	single    bool                      // of the choices only the first
+	staggered bool                      // each comes when the one before has a few tokens
+	split     bool                      // prefilled by one engine, decoded by another
+	twice     bool                      // and once more, when the cache has it all
+	ask       func() []*request.Request // nil = what requests has
 	// happened says whether the run has shown what it is for.
 	happened func(st runner.Stats) bool
 	share    bool // runs with the default model outside of soaks, too
@@ -126,6 +127,9 @@ func requests(l load) (out []*request.Request) {
 func (v *variant) run(t *testing.T, from, to *runner.Engine, l load, first int64) []answer {
 	t.Helper()
 	list := requests(l)
+	if v.ask != nil {
+		list = v.ask()
+	}
 	out := make([]answer, len(list))
 	one := func(i int, seen func(int)) {
 		var err error

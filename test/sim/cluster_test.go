@@ -481,6 +481,13 @@ func cancelStorm(t *testing.T, how Overlap, n int) {
 					states["ctx "+string(s.Ctx.Finish)]++
 				}
 				c.Cancel(s)
+				for _, leg := range []*Track{s.Ctx, s.Gen} { // it is closed at once, not in the next iteration
+					for i := 0; leg != nil && i < leg.Req.Answers(); i++ {
+						if leg.Choices()[i].Finish == request.Running {
+							t.Errorf("session %d goes on after its cancel", s.ID)
+						}
+					}
+				}
 			})
 		}
 		if _, err := c.Tick(); err != nil {

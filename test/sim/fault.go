@@ -44,7 +44,7 @@ func (c *Cluster) Kill(w *Worker) error {
 	for _, p := range c.underWay() {
 		if w == c.Gen {
 			p.finished = true // and with it its process
-			c.send(func() { p.detach(false) })
+			p.detach(false)
 			continue
 		}
 		if c.rng.IntN(2) == 0 {
@@ -57,8 +57,7 @@ func (c *Cluster) Kill(w *Worker) error {
 // Cut breaks the connections of all transfers.
 func (c *Cluster) Cut() {
 	for _, p := range c.underWay() {
-		p.end(p.peer, "connection lost")
-		c.send(func() { p.detach(false) })
+		p.cut()
 	}
 }
 

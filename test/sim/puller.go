@@ -16,24 +16,43 @@ type puller struct {
 	accept   *transfer.Accept
 	moved    int
 	heard    int // signs of the owner before accept
+	cuts     int
 	stopping bool
 	finished bool
 }
 
 func (c *Cluster) startPull(pl transfer.Pull) {
-	c.peers++
-	p := &puller{c: c, pull: pl, peer: c.peers}
+	p := &puller{c: c, pull: pl}
 	c.pulls[pl.Handle.ID] = p
 	c.started = append(c.started, p)
-	h := pl.Handle
+	p.attach()
+}
+
+func (p *puller) attach() {
+	c, pl := p.c, &p.pull
+	c.peers++
+	p.peer = c.peers
+	peer, h := p.peer, &pl.Handle
 	c.send(func() {
 		c.Ctx.Core.Attach(c.Now, transfer.Attach{
-			Peer: p.peer, ID: h.ID, Incarnation: h.Incarnation, Epoch: h.Epoch, Layout: h.Layout, Have: pl.Have,
+			Peer: peer, ID: h.ID, Incarnation: h.Incarnation, Epoch: h.Epoch, Layout: h.Layout, Have: pl.Have,
 			GenFirst: h.GenFirst, PromptTokens: h.PromptTokens, Prompt: pl.Prompt,
 		})
 		c.Ctx.flush()
 	})
 	p.patience()
+}
+
+// cut breaks the connection. The first time the puller comes again and goes on
+// where it was.
+func (p *puller) cut() {
+	p.detach(false)
+	if p.cuts++; p.cuts > 1 || p.stopping {
+		p.end(p.peer, "connection lost")
+		return
+	}
+	p.accept = nil
+	p.attach()
 }
 
 // patience gives up on an owner that says nothing for a while.
@@ -96,7 +115,16 @@ func (p *puller) accepted(a transfer.Accept) {
 	}
 	p.accept = &a
 	p.report(transfer.PullEvent{})
-	p.c.at(p.c.Now+p.c.Net.BlockTime, p.read)
+	p.readSoon()
+}
+
+func (p *puller) readSoon() {
+	peer := p.peer
+	p.c.at(p.c.Now+p.c.Net.BlockTime, func() {
+		if p.peer == peer {
+			p.read()
+		}
+	})
 }
 
 // read moves the next block.
@@ -104,13 +132,14 @@ func (p *puller) read() {
 	if p.finished {
 		return
 	}
-	c, h := p.c, p.pull.Handle
+	c, h, peer := p.c, p.pull.Handle, p.peer
 	if p.moved == len(p.pull.Dst) {
+		epoch := p.accept.Epoch
 		c.send(func() {
-			c.Ctx.Core.Done(c.Now, transfer.Done{Peer: p.peer, ID: h.ID, Epoch: p.accept.Epoch})
+			c.Ctx.Core.Done(c.Now, transfer.Done{Peer: peer, ID: h.ID, Epoch: epoch})
 			c.Ctx.flush()
 		})
-		c.at(c.Now+c.Net.AttachTime, func() { p.end(p.peer, string(request.TransferTimeout)) })
+		c.at(c.Now+c.Net.AttachTime, func() { p.end(peer, string(request.TransferTimeout)) })
 		return
 	}
 	live := c.serving[h.ID]
@@ -127,7 +156,7 @@ func (p *puller) read() {
 	c.Moved++
 	p.report(transfer.PullEvent{})
 	c.keepAlive(h.ID, p.accept.Epoch)
-	c.at(c.Now+c.Net.BlockTime, p.read)
+	p.readSoon()
 }
 
 // checkLeased proves that a leased block still holds the prompt (INV-17).
@@ -162,12 +191,15 @@ func (p *puller) stop() {
 	}
 	p.stopping = true
 	c := p.c
-	c.send(func() { p.detach(true) })
+	p.detach(true)
 	c.at(c.Now+c.Net.StopTime, func() { p.end(p.peer, "stopped") })
 }
 
-// detach tells the ctx worker that the puller is gone.
+// detach tells the ctx worker that the puller, as it is now, is gone.
 func (p *puller) detach(cancelled bool) {
-	p.c.Ctx.Core.Detach(p.c.Now, transfer.Detach{Peer: p.peer, ID: p.pull.Handle.ID, Cancelled: cancelled})
-	p.c.Ctx.flush()
+	c, m := p.c, transfer.Detach{Peer: p.peer, ID: p.pull.Handle.ID, Cancelled: cancelled}
+	c.send(func() {
+		c.Ctx.Core.Detach(c.Now, m)
+		c.Ctx.flush()
+	})
 }

@@ -102,7 +102,7 @@ func expect[T comparable](t tb, what string, got, want T) {
 
 func TestScenario01BlockArithmetic(t *testing.T) {
 	for _, tc := range []struct{ p, g, n, blocks int }{
-		{100, 28, 8, 8}, {100, 29, 8, 8}, {100, 30, 9, 9}, {65, 64, 8, 8},
+		{100, 28, 8, 8}, {100, 29, 8, 8}, {100, 30, 9, 9}, {65, 64, 8, 8}, {65, 65, 8, 9},
 	} {
 		for _, policy := range []scheduler.Policy{scheduler.GuaranteedNoEvict, scheduler.MaxUtilization} {
 			for n := tc.blocks - 1; n <= tc.blocks; n++ {
@@ -110,12 +110,16 @@ func TestScenario01BlockArithmetic(t *testing.T) {
 				c.Policy = policy
 				w := worker(t, c)
 				tr := w.Submit(0, full(0, prompt(0, tc.p), tc.g), nil)
-				if n < tc.blocks {
-					if tr.Err == nil || tr.Err.Code != request.CapacityNever {
+				if n < tc.blocks { // at arrival, before anything runs
+					if tr.Err == nil || tr.Err.Code != request.CapacityNever || !tr.Retired {
 						t.Errorf("P=%d G=%d N=%d: %v", tc.p, tc.g, n, tr.Err)
 					}
 					continue
 				}
+				if _, err := w.Step(0); err != nil {
+					t.Fatal(err)
+				}
+				expect(t, "blocks at admission", w.Core.Stats().BlocksActive, (tc.p+15)/16)
 				mustRun(t, w)
 				verify(t, w)
 				expect(t, "iterations", w.Core.Stats().Iter, uint64(tc.g))

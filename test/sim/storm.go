@@ -21,6 +21,7 @@ type Faults struct {
 	Step, BadToken       float64 // failed steps, tokens that cannot be sampled
 	Cancel, Abort, Reset float64 // of requests, of hand-overs, of the cache
 	Jump                 float64 // of the clock
+	Gone                 float64 // frontends that never send the second leg
 	MaxDelay             time.Duration
 }
 
@@ -120,7 +121,7 @@ func (s *Storm) drawFaults() {
 	p := func(most float64) float64 { return most * rng.Float64() }
 	s.Faults = Faults{
 		Lose: p(0.1), Repeat: p(0.3), Cut: p(0.02), Kill: p(0.002), Slow: p(0.02), Step: p(0.02), BadToken: p(0.001),
-		Cancel: p(0.03), Abort: p(0.02), Reset: p(0.01), Jump: p(0.004), MaxDelay: s.between(0, 100*time.Millisecond),
+		Cancel: p(0.03), Abort: p(0.02), Reset: p(0.01), Jump: p(0.004), Gone: p(0.1), MaxDelay: s.between(0, 100*time.Millisecond),
 	}
 	if rng.IntN(20) == 0 {
 		s.Faults.Lose = 1 // nothing arrives

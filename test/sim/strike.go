@@ -16,7 +16,12 @@ func (s *Storm) live() (n int) {
 		st := w.Core.Stats()
 		n += st.Running + st.Waiting + st.Receiving
 	}
-	return n + len(s.open)
+	for _, x := range s.open {
+		if !x.NoGen {
+			n++
+		}
+	}
+	return n
 }
 
 // send makes one request.
@@ -42,7 +47,7 @@ func (s *Storm) send() {
 	}
 	x := &Session{
 		ID: s.next, Prompt: p, MaxTokens: g, Salt: salt, N: choices, Sampling: request.DefaultSampling(),
-		Emitted: rng.IntN(2) == 0, NoGen: rng.IntN(20) == 0,
+		Emitted: rng.IntN(2) == 0, NoGen: rng.Float64() < s.Faults.Gone,
 	}
 	if x.GenFirst = rng.IntN(3) == 0; x.GenFirst {
 		x.Emitted, x.NoGen, x.N, x.Alone = false, false, 1, rng.IntN(5) == 0
