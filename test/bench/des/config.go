@@ -1,0 +1,159 @@
+package des
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"tandem/engine/adprouter"
+	"tandem/engine/executor"
+	"tandem/serve/conversation"
+	"tandem/serve/router"
+	"tandem/test/bench/profile"
+	"tandem/test/bench/schedule"
+	"tandem/test/bench/workload"
+)
+
+// Config is a cluster, what its clients do, and what is measured.
+type Config struct {
+	Seed      uint64
+	Ctx       Group // also the mixed workers of a cluster that is not divided
+	Gen       Group // Instances 0: Ideal decodes
+	Ideal     Ideal
+	Net       Net
+	Frontends int  // at least 1
+	Scatter   bool // requests go to frontends in turn; else a conversation keeps its own
+	Rules     conversation.Rules
+	Workload  *workload.Workload
+	Load      schedule.Options
+	Warmup    time.Duration // at the beginning, not measured
+	Heat      time.Duration // part of Warmup in which devices are a hundred times as fast, to fill caches
+	Measure   time.Duration // after it
+	Faults    []Fault
+	// Cancel is the part of requests whose client goes away CancelAfter its start.
+	Cancel      float64
+	CancelAfter time.Duration
+	NoIDs       bool // clients send no conversation ids
+	// ForceRank is a wrapper around the worker that names a rank of its own for
+	// every request, in turn, as a hint.
+	ForceRank bool
+	Retries   int // of a leg that fails, on another instance
+
+	relabel []int // other names of the ranks that ForceRank names
+}
+
+// Group is the instances of one role.
+type Group struct {
+	Instances  int
+	Ranks      int // of each, in lockstep if more than one
+	Core       executor.Config
+	ADP        adprouter.Settings
+	Router     router.Config // of the frontends
+	Cost       profile.Coefficients
+	Collective time.Duration // of each iteration, above the slowest rank
+	DecodeCost int           // of least_work, 0 = default
+	Lockstep   bool          // of a single rank too, which else runs alone
+}
+
+// Ideal stands for gen workers that are never the limit.
+type Ideal struct {
+	Step time.Duration // between two tokens of a request
+}
+
+// Net is what messages and blocks cost.
+type Net struct {
+	Hop       time.Duration // of a message between two processes
+	Setup     time.Duration // of a hand-over
+	Bandwidth float64       // bytes/s out of an instance, shared by its hand-overs
+	MaxSends  int           // hand-overs of an instance at a time, 0 = any number
+	RankSetup time.Duration // of a copy between ranks
+	RankBand  float64       // bytes/s out of a rank to others of its instance
+	// Layers > 0: blocks leave layer by layer while the prompt is computed, so
+	// that only what is left is waited for; each layer costs LayerSetup.
+	Layers     int
+	LayerSetup time.Duration
+}
+
+// FaultKind names what goes wrong.
+type FaultKind string
+
+// The faults.
+const (
+	Kill     FaultKind = "kill"      // an instance ends, and comes back empty after For, if that is not 0
+	SlowRank FaultKind = "slow_rank" // iterations of one rank take Factor times as long
+	SlowLink FaultKind = "slow_link" // an instance sends at Factor of its bandwidth
+	LostDone FaultKind = "lost_done" // the ends of hand-overs from an instance are not heard
+)
+
+// Fault is something that goes wrong at a time.
+type Fault struct {
+	Kind     FaultKind
+	Gen      bool // of the gen instances, else ctx
+	Instance int
+	Rank     int
+	At, For  time.Duration
+	Factor   float64
+}
+
+// Validate reports the first thing that cannot be simulated, by its name.
+func (c *Config) Validate() error {
+	switch {
+	case c.Ctx.Instances < 1:
+		return errors.New("ctx: at least one instance is needed")
+	case c.Frontends < 1:
+		return errors.New("frontends: at least 1 is needed")
+	case c.Workload == nil:
+		return errors.New("workload: there is none")
+	case c.Measure <= 0:
+		return errors.New("duration: must be positive")
+	case c.Net.Bandwidth <= 0 || c.Net.RankBand <= 0:
+		return errors.New("net: bandwidths must be positive")
+	case c.Gen.Instances == 0 && c.Ctx.Core.Role == executor.Ctx && c.Ideal.Step <= 0:
+		return errors.New("ideal: the step of an unlimited gen worker must be positive")
+	}
+	if err := c.Ctx.validate(); err != nil {
+		return fmt.Errorf("ctx: %w", err)
+	}
+	if c.Gen.Instances > 0 {
+		if err := c.Gen.validate(); err != nil {
+			return fmt.Errorf("gen: %w", err)
+		}
+	}
+	for i, f := range c.Faults {
+		g := &c.Ctx
+		if f.Gen {
+			g = &c.Gen
+		}
+		if f.Instance < 0 || f.Instance >= g.Instances || f.Rank < 0 || f.Rank >= g.Ranks {
+			return fmt.Errorf("fault %d: there is no instance %d with a rank %d", i, f.Instance, f.Rank)
+		}
+	}
+	return nil
+}
+
+func (g *Group) validate() error {
+	if g.Ranks < 1 {
+		return errors.New("ranks: at least 1 is needed")
+	}
+	if err := g.Core.Validate(); err != nil {
+		return err
+	}
+	if err := g.ADP.Validate(); err != nil {
+		return err
+	}
+	return g.Router.Validate()
+}
+
+// open reports whether requests come whatever becomes of others.
+func (c *Config) open() bool {
+	return c.Load.Mode == schedule.Rate || c.Load.Mode == schedule.Constant || c.Load.Mode == schedule.Fixed
+}
+
+// limit is the most active requests of a rank, as the runner sets it.
+func (g *Group) limit() int {
+	n := g.Core.EffectiveBatch()
+	if g.Core.Role == executor.Gen {
+		n += g.Core.MaxConcurrentRecv
+	}
+	return n
+}
