@@ -60,6 +60,10 @@ type Config struct {
 	// Graphs are the numbers of decoding rows for which a step is captured once and
 	// launched as one, ascending; none without.
 	Graphs []int
+	// Deterministic makes a row's bits depend on its tokens and positions only: every
+	// product is summed by one kernel for all numbers of rows, attention by the one of
+	// chunks, and ranks meet on the host.
+	Deterministic bool
 	// Loaded, if set, is called after each weight tensor is on the device.
 	Loaded func(name string, bytes int)
 }

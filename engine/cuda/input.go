@@ -37,6 +37,7 @@ type shape struct {
 	entries int // sequences with one row, each decodes a token
 	tiles   int // of the chunks of other sequences
 	logits  int
+	seqs    int // of the chunks' arrays: may be more than the batch has
 	batch   *tensor.Batch
 }
 
@@ -105,13 +106,15 @@ func (in *input) fill(s *shape, blockTokens int) {
 	if s.tiles > 0 {
 		var chunks, row, pos, page []int32
 		chunks, in.chunks = in.take(2 * s.tiles)
-		row, in.seqRow = in.take(b.Seqs() + 1)
-		pos, in.seqPos = in.take(b.Seqs())
-		page, in.seqPage = in.take(b.Seqs())
+		row, in.seqRow = in.take(s.seqs + 1)
+		pos, in.seqPos = in.take(s.seqs)
+		page, in.seqPage = in.take(s.seqs)
 		copy(chunks, in.pairs)
-		copy(row, b.RowStart)
-		copy(pos, b.PosStart)
-		copy(page, b.PageStart)
+		for i := copy(row, b.RowStart); i <= s.seqs; i++ {
+			row[i] = row[i-1] // no rows, which ends the tile
+		}
+		clear(pos[copy(pos, b.PosStart):])
+		clear(page[copy(page, b.PageStart[:b.Seqs()]):])
 	}
 	var pages []int32
 	pages, in.pages = in.take(len(b.Pages))
@@ -133,7 +136,7 @@ func (in *input) fillEntries(s *shape) {
 	length, in.length = in.take(s.entries)
 	page, in.pageStart = in.take(s.entries)
 	tiles, in.tiles = in.take(s.entries + 1)
-	for i := range b.Seqs() {
+	for i := 0; i < b.Seqs() && n < s.entries; i++ { // none where rows of one are chunks
 		if b.RowStart[i+1]-b.RowStart[i] == 1 {
 			row[n], length[n], page[n] = b.RowStart[i], b.PosStart[i]+1, b.PageStart[i]
 			n++
@@ -145,14 +148,15 @@ func (in *input) fillEntries(s *shape) {
 	kernels.DecodeTiles(tiles[:0], length)
 }
 
-// measure finds the shape of a batch that is not captured.
-func (in *input) measure(b *tensor.Batch, prefill kernels.Prefill) shape {
-	s := shape{rows: b.Rows(), logits: len(b.LogitRows), batch: b}
+// measure finds the shape of a batch that is not captured. With chunks all sequences
+// count as such, also those of one row.
+func (in *input) measure(b *tensor.Batch, prefill kernels.Prefill, chunks bool) shape {
+	s := shape{rows: b.Rows(), logits: len(b.LogitRows), seqs: b.Seqs(), batch: b}
 	in.several, in.seqRows = in.several[:0], in.seqRows[:0]
 	for i := range b.Seqs() {
 		n := b.RowStart[i+1] - b.RowStart[i]
 		in.seqRows = append(in.seqRows, n)
-		if n == 1 {
+		if n == 1 && !chunks {
 			s.entries++
 		} else {
 			in.several = append(in.several, int32(i))
@@ -160,6 +164,19 @@ func (in *input) measure(b *tensor.Batch, prefill kernels.Prefill) shape {
 	}
 	in.pairs = prefill.Tiles(in.pairs[:0], in.several, in.seqRows, b.PosStart)
 	s.tiles = len(in.pairs) / 2
+	return s
+}
+
+// padded is the shape of a batch that decodes n rows at most.
+func (in *input) padded(b *tensor.Batch, n int, prefill kernels.Prefill, chunks bool) shape {
+	if !chunks {
+		return shape{rows: n, entries: n, logits: n, batch: b}
+	}
+	s := in.measure(b, prefill, true)
+	for i := s.seqs; i < n; i++ {
+		in.pairs = append(in.pairs, int32(i), 0)
+	}
+	s.rows, s.tiles, s.logits, s.seqs = n, n, n, n
 	return s
 }
 

@@ -18,6 +18,7 @@ type experts struct {
 	router                   gpu.Ptr // f32 [experts, hidden]
 	gateUp, down             matrix  // of the first expert held; the others follow
 	sums                     map[int]sum
+	fixed                    int // what per always is, 0 = by rows
 }
 
 // sum is the kernels for runs of so many slots.
@@ -84,7 +85,11 @@ func (b *Backend) route(m *experts, k map[string]*kernel, x, norm gpu.Ptr, rows 
 	if m.Renorm {
 		renorm = 1
 	}
-	name, l := kernels.Router(rows, m.all)
+	router := kernels.Router
+	if b.cfg.Deterministic {
+		router = kernels.RouterAny
+	}
+	name, l := router(rows, m.all)
 	b.args.Reset().Ptr(t.logits).Ptr(x).Ptr(norm).Ptr(m.router).I32(rows).I32(m.all).I32(m.hidden).F32(m.Eps)
 	if err := b.launch(k[name], l); err != nil {
 		return err
@@ -100,6 +105,9 @@ func (b *Backend) route(m *experts, k map[string]*kernel, x, norm gpu.Ptr, rows 
 
 // per is the most rows of an expert that one pass over its weight takes.
 func (m *experts) per(rows int) int {
+	if m.fixed > 0 {
+		return m.fixed
+	}
 	mean := rows * m.Used / m.all
 	if _, ok := m.sums[kernels.GemmRows]; ok && mean > fewRows {
 		return kernels.GemmRows
@@ -158,6 +166,9 @@ func (b *Backend) experts(moe *tensor.MoE) (*experts, error) {
 		return nil, err
 	}
 	m.inter = m.down.k
+	if b.cfg.Deterministic {
+		m.fixed = fewRows
+	}
 	sizes := []int{8, 16, 32}
 	if m.gateUp.format == kernels.FormatBF16 && m.down.format == kernels.FormatBF16 {
 		sizes = append(sizes, kernels.GemmRows)

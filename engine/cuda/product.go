@@ -88,7 +88,7 @@ func (b *Backend) columns(m matrix, mode, stride int, y gpu.Ptr) (product, error
 		}
 	}
 	gemv := func(y, x, bias gpu.Ptr, rows int) error {
-		n, err := kernels.GemvRows(rows)
+		n, err := b.gemvRows(rows)
 		if err != nil {
 			return err
 		}
@@ -100,6 +100,7 @@ func (b *Backend) columns(m matrix, mode, stride int, y gpu.Ptr) (product, error
 	}
 	var err error
 	switch {
+	case b.cfg.Deterministic:
 	case b.multi != nil && m.n%8 == 0 && stride%8 == 0 && y%16 == 0 && (mode != kernels.OutGated || stride == m.n/2):
 		many, err = b.manyRows(m, mode, stride)
 	case m.format == kernels.FormatBF16:
@@ -117,6 +118,14 @@ func (b *Backend) columns(m matrix, mode, stride int, y gpu.Ptr) (product, error
 		}
 		return many(y, x, bias, rows)
 	}, nil
+}
+
+// gemvRows is kernels.GemvRows, or the same for all numbers of rows.
+func (b *Backend) gemvRows(rows int) (int, error) {
+	if b.cfg.Deterministic {
+		rows = fewRows
+	}
+	return kernels.GemvRows(rows)
 }
 
 // ownProduct multiplies a plain weight by our own kernel, where cuBLASLt is not at

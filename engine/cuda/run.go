@@ -89,9 +89,11 @@ func (b *Backend) wait() error {
 // queue gives the device a step, as a captured one if it only decodes.
 func (b *Backend) queue(batch *tensor.Batch) error {
 	bucket := b.bucket(batch)
-	s := shape{rows: bucket, entries: bucket, logits: bucket, batch: batch}
+	var s shape
 	if bucket == 0 {
-		s = b.input.measure(batch, b.prefill)
+		s = b.input.measure(batch, b.prefill, b.cfg.Deterministic)
+	} else {
+		s = b.input.padded(batch, bucket, b.prefill, b.cfg.Deterministic)
 	}
 	b.nextTurn()
 	if err := b.send(&s); err != nil {

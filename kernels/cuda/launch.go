@@ -88,6 +88,11 @@ func Router(rows, experts int) (string, Launch) {
 	if rows <= 16 {
 		return "td_router_few", grid(128, ceil(experts, 4), ceil(rows, 4))
 	}
+	return RouterAny(rows, experts)
+}
+
+// RouterAny launches the router that takes any number of rows.
+func RouterAny(rows, experts int) (string, Launch) {
 	return "td_router", grid(256, ceil(rows, 64), ceil(experts, 64))
 }
 

@@ -61,7 +61,12 @@ func openCUDAWith(cache tensor.DType) Open {
 func cudaBackend(t testing.TB, ck *model.Checkpoint, kv tensor.KVShape, cache tensor.DType) Backend {
 	t.Helper()
 	kv.DType = cache
-	b, err := cuda.New(cuda.Config{KV: kv, MaxRows: 256, MaxSeqs: 64, MaxPages: 1024, Graphs: []int{1, 2, 4, 8}})
+	return openCUDAConfig(t, ck, cuda.Config{KV: kv, MaxRows: 256, MaxSeqs: 64, MaxPages: 1024, Graphs: []int{1, 2, 4, 8}})
+}
+
+func openCUDAConfig(t testing.TB, ck *model.Checkpoint, cfg cuda.Config) cudaRunner {
+	t.Helper()
+	b, err := cuda.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
