@@ -57,6 +57,9 @@ func Summarize(records []*Record, o SummaryOptions) *Summary {
 		s.Dist[m] = Describe(d.values[m])
 	}
 	s.flag(o)
+	if o.OpenLoop && Oversaturated(records) {
+		s.Flags = append(s.Flags, "oversaturated")
+	}
 	return s
 }
 
