@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -78,7 +79,7 @@ Flags beat the environment, which beats the file; docs/configuration.md describe
 	fs.StringVar(&f.backend, "backend", "auto", "auto, cpu or cuda; auto takes a CUDA device if there is one")
 	fs.IntVar(&f.threads, "threads", 0, "compute threads, 0 = one per physical core")
 	fs.StringVar(&f.name, "served-model-name", "", "name that clients use, default from the model")
-	fs.StringVar(&f.admin, "admin-addr", "127.0.0.1:0", "host:port of the pprof listener, or off")
+	fs.StringVar(&f.admin, "admin-addr", "127.0.0.1:0", "host:port of the listener for pprof and engine debug, or off")
 	fs.StringVar(&f.group, "rank-group", "", "host:port where the process of rank 0 listens for those of the other ranks; with --ranks")
 	fs.StringVar(&f.ranks, "ranks", "", "ranks of this process, as 0-3; without --rank-group all of tensor_parallel_size are here")
 	fs.StringVar(&f.level, "log-level", "info", "debug, info, warn or error")
@@ -176,6 +177,7 @@ type process struct {
 	model    string // as the user named it
 	loaded   *runner.Loaded
 	member   atomic.Pointer[membership]
+	debug    atomic.Pointer[http.Handler]
 }
 
 func (p *process) run(ctx context.Context, path string) error {
@@ -208,6 +210,8 @@ func (p *process) run(ctx context.Context, path string) error {
 	defer p.lastSpans(face.Tracer)
 	face.Observer, face.Metrics = observer, metrics.Handler(reg)
 	handler := worker.New(face)
+	pages := handler.Debug()
+	p.debug.Store(&pages)
 	server := &http.Server{
 		Handler: openai.BoundBodies(handler), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
 		ErrorLog: slog.NewLogLogger(p.log.Handler(), slog.LevelDebug),
@@ -319,7 +323,12 @@ func (p *process) load(ctx context.Context, path string, key []byte) (*runner.Lo
 		Path: path, ServedName: p.cfg.ServedModelName, DefaultName: p.servedName(), Core: p.cfg.Core(p.role),
 		Backend: p.cfg.Backend, Threads: p.cfg.Threads,
 		PoolTokens: p.cfg.KVCache.MaxTokens, KVDType: p.cfg.KVCache.Type(), Memory: p.cfg.KVCache.MemoryFraction,
-		Graphs: p.cfg.CUDAGraph.Sizes(p.cfg.MaxBatchSize), Incarnation: uuid.NewString(), Logger: p.log,
+		Graphs: p.cfg.CUDAGraph.Sizes(p.cfg.MaxBatchSize), Deterministic: p.cfg.Deterministic, Incarnation: uuid.NewString(), Logger: p.log,
+	}
+	if o.PackedDir = p.cfg.PackedDir; o.PackedDir == "off" {
+		o.PackedDir = ""
+	} else if home, err := hub.Home(); o.PackedDir == "" && err == nil {
+		o.PackedDir = filepath.Join(home, "packed")
 	}
 	if off := p.cfg.DisableOverlap; off != nil {
 		on := !*off

@@ -35,6 +35,9 @@ type Config struct {
 	Store *Store
 	// ISA is "portable", "avx2" or "avx512", or empty for the best there is.
 	ISA string
+	// Release, if set, is called with bytes of tensors that are packed and not
+	// needed any more.
+	Release func([]byte)
 	// Loaded, if set, is called after each weight tensor is packed, with its
 	// name and its bytes in the file, by the goroutine that loads; not for a tensor
 	// that the Store had.

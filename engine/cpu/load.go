@@ -52,7 +52,7 @@ func (b *Backend) pack(parts []tensor.Host, interleaved bool) (tensor.Matrix, er
 			if h, err = native(h); err != nil {
 				return w, err
 			}
-			list[i] = kernels.Part{DType: int(h.DType), Rows: h.Rows(), Data: h.Data}
+			list[i] = kernels.Part{DType: int(h.DType), Rows: h.Rows(), Data: h.Data, Release: b.cfg.Release}
 		}
 		if w.matrix, err = to.Pack(b.pool, list, parts[0].Cols(), interleaved); err == nil {
 			w.bytes = w.matrix.Bytes()

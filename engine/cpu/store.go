@@ -1,9 +1,12 @@
 package cpu
 
 import (
+	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
-	"hash/maphash"
+	"io/fs"
+	"slices"
 	"strings"
 	"sync"
 
@@ -17,12 +20,17 @@ import (
 // it after the last backend.
 type Store struct {
 	weights kernels.Weights
-	seed    maphash.Seed
+	keep    *Saved     // nil: nothing is kept between starts
+	saved   *savedFile // nil: there was none
 
 	mu      sync.Mutex
 	entries map[string]*entry
 	users   int // open backends
+	packed  int // bytes that were not in the file
 	closed  bool
+
+	saving sync.WaitGroup
+	stop   context.CancelFunc // of saving, nil before
 }
 
 type weightKind byte
@@ -51,7 +59,47 @@ type entry struct {
 var ErrInUse = errors.New("backends still use the store of weights")
 
 // NewStore makes an empty store.
-func NewStore() *Store { return &Store{seed: maphash.MakeSeed(), entries: map[string]*entry{}} }
+func NewStore() *Store { return &Store{entries: map[string]*entry{}} }
+
+// OpenStore makes a store that finds matrices in a file of an earlier start. What
+// is wrong with the file is told to the log, and the matrices are packed.
+func OpenStore(c Saved) *Store {
+	s := NewStore()
+	s.keep = &c
+	f, err := openSaved(&c)
+	switch {
+	case err == nil:
+		s.saved = f
+	case errors.Is(err, errStale):
+		c.log().Info("packed weights are stale and will be replaced", "file", c.Path)
+	case !errors.Is(err, fs.ErrNotExist):
+		c.log().Warn("packed weights cannot be used and will be replaced", "file", c.Path, "error", err)
+	}
+	return s
+}
+
+// Save writes what had to be packed, in the background, if the store keeps
+// weights. It is called when all of them are loaded. Close ends it.
+func (s *Store) Save() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.keep == nil || s.closed || s.stop != nil || s.packed == 0 || s.weights.Bytes() < s.keep.MinBytes {
+		return
+	}
+	var list []toSave
+	for key, e := range s.entries {
+		if e.matrix != nil {
+			list = append(list, toSave{key, e.matrix})
+		}
+	}
+	slices.SortFunc(list, func(a, b toSave) int { return strings.Compare(a.key, b.key) })
+	ctx, stop := context.WithCancel(context.Background())
+	s.stop = stop
+	s.saving.Go(func() { s.keep.save(ctx, list) })
+}
+
+// Mapped tells whether there was a file of packed weights.
+func (s *Store) Mapped() bool { return s.saved != nil }
 
 // Bytes is the memory that the weights take.
 func (s *Store) Bytes() int { return s.weights.Bytes() }
@@ -65,7 +113,14 @@ func (s *Store) Close() error {
 		return fmt.Errorf("%w: %d", ErrInUse, s.users)
 	}
 	s.closed = true
+	if s.stop != nil {
+		s.stop()
+		s.saving.Wait()
+	}
 	s.weights.Close()
+	if s.saved != nil {
+		s.saved.close()
+	}
 	s.entries = nil
 	return nil
 }
@@ -101,7 +156,7 @@ func (s *Store) get(kind weightKind, parts []tensor.Host, build func(*kernels.We
 		<-e.ready
 		return e.weight, true, e.err
 	}
-	e.weight, e.err = build(&s.weights)
+	e.weight, e.err = s.make(key, build)
 	if e.err != nil {
 		s.mu.Lock()
 		delete(s.entries, key)
@@ -111,28 +166,46 @@ func (s *Store) get(kind weightKind, parts []tensor.Host, build func(*kernels.We
 	return e.weight, false, e.err
 }
 
+// make takes a weight from the file, or builds it.
+func (s *Store) make(key string, build func(*kernels.Weights) (weight, error)) (weight, error) {
+	if s.saved != nil {
+		if e := s.saved.entries[key]; e != nil {
+			if w, err := s.saved.matrix(e, &s.weights); err == nil {
+				return w, nil
+			}
+		}
+	}
+	w, err := build(&s.weights)
+	if err == nil && w.matrix != nil {
+		s.mu.Lock()
+		s.packed += w.bytes
+		s.mu.Unlock()
+	}
+	return w, err
+}
+
 // key tells weights apart. A sample of the bytes is part of it, so that tensors
-// which wrongly have one name do not become one.
+// which wrongly have one name, or parts of one, do not become one.
 func (s *Store) key(kind weightKind, parts []tensor.Host) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d", kind)
 	for _, h := range parts {
-		fmt.Fprintf(&b, "|%q %s %v %x", h.Name, h.DType, h.Shape, s.sample(h.Data))
+		fmt.Fprintf(&b, "|%q %s %v %x", h.Name, h.DType, h.Shape, sample(h.Data))
 	}
 	return b.String()
 }
 
 // sample hashes some of the bytes, which costs little even when they are in a
 // file.
-func (s *Store) sample(data []byte) uint64 {
+func sample(data []byte) []byte {
 	const piece = 256
+	h := sha256.New()
 	if len(data) <= 3*piece {
-		return maphash.Bytes(s.seed, data)
+		h.Write(data)
+	} else {
+		for _, at := range []int{0, (len(data) - piece) / 2, len(data) - piece} {
+			h.Write(data[at : at+piece])
+		}
 	}
-	var h maphash.Hash
-	h.SetSeed(s.seed)
-	for _, at := range []int{0, (len(data) - piece) / 2, len(data) - piece} {
-		_, _ = h.Write(data[at : at+piece])
-	}
-	return h.Sum64()
+	return h.Sum(nil)[:12]
 }

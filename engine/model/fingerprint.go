@@ -22,6 +22,11 @@ const sampleBytes = 4096
 // tensor its name, type, shape and three samples. Neither the path nor the
 // cache layout is part of it.
 func (c *Checkpoint) Fingerprint() string {
+	c.once.Do(func() { c.fingerprint = c.hash() })
+	return c.fingerprint
+}
+
+func (c *Checkpoint) hash() string {
 	d := digest{sha256.New()}
 	config := c.Config
 	config.Name = "" // a label; renaming a model does not change it
@@ -41,6 +46,27 @@ func (c *Checkpoint) Fingerprint() string {
 		}
 	}
 	return hex.EncodeToString(d.Sum(nil))
+}
+
+// Identity tells these very files from others that have the same Fingerprint: it
+// has their sizes and the times when they were changed, too.
+func (c *Checkpoint) Identity() string {
+	d := digest{sha256.New()}
+	d.text(c.Fingerprint())
+	for _, m := range c.maps {
+		d.number(len(m.data))
+		d.number(int(m.mod.UnixNano()))
+	}
+	return hex.EncodeToString(d.Sum(nil))
+}
+
+// Release gives back memory that tensor data takes and that is not needed now. It
+// may be used afterwards, which reads it again. Data that is not of the mapped
+// files is left alone.
+func (c *Checkpoint) Release(data []byte) {
+	for _, m := range c.maps {
+		m.release(data)
+	}
 }
 
 func samples(data []byte) [][]byte {

@@ -1,9 +1,11 @@
 package model
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 )
 
 func TestFingerprint(t *testing.T) {
@@ -48,4 +50,46 @@ func TestFingerprint(t *testing.T) {
 	data[len(data)-1] ^= 1
 	write(t, dir, "model.safetensors", string(data))
 	differs("a weight")
+}
+
+// Files that were written anew are others, whatever is in them.
+func TestIdentityIsOfTheFiles(t *testing.T) {
+	dir := copyModel(t, "qwen3")
+	identity := func() string {
+		t.Helper()
+		ck, err := Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ck.Close()
+		return ck.Identity()
+	}
+	before := identity()
+	if again := identity(); again != before {
+		t.Errorf("%s, then %s", before, again)
+	}
+	if err := os.Chtimes(filepath.Join(dir, singleName), time.Time{}, time.Unix(1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if identity() == before {
+		t.Error("the same after a change")
+	}
+}
+
+// Released data can be read again; what is not of the files is left alone.
+func TestReleaseKeepsTheBytes(t *testing.T) {
+	ck, err := Open(copyModel(t, "qwen3"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ck.Close()
+	for _, h := range ck.Tensors() {
+		before, own := bytes.Clone(h.Data), bytes.Clone(h.Data)
+		ck.Release(h.Data)
+		ck.Release(own)
+		if !bytes.Equal(h.Data, before) || !bytes.Equal(own, before) {
+			t.Fatalf("%s: other bytes", h.Name)
+		}
+	}
+	ck.Release(nil)
 }

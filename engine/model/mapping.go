@@ -5,13 +5,18 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
 // mapping is a file mapped read-only. The file must not shrink while it is
 // mapped: the system ends a process that touches pages which are gone.
-type mapping struct{ data []byte }
+type mapping struct {
+	data []byte
+	mod  time.Time // when the file was changed last
+}
 
 func mapFile(path string) (*mapping, error) {
 	f, err := os.Open(path)
@@ -28,7 +33,7 @@ func mapFile(path string) (*mapping, error) {
 	}
 	size := info.Size()
 	if size == 0 {
-		return &mapping{}, nil
+		return &mapping{mod: info.ModTime()}, nil
 	}
 	if size > math.MaxInt {
 		return nil, fmt.Errorf("%s: %d bytes do not fit the address space", path, size)
@@ -37,7 +42,7 @@ func mapFile(path string) (*mapping, error) {
 	if err != nil {
 		return nil, fmt.Errorf("map %s: %w", path, err)
 	}
-	return &mapping{data: data}, nil
+	return &mapping{data: data, mod: info.ModTime()}, nil
 }
 
 func (m *mapping) close() error {
@@ -47,6 +52,24 @@ func (m *mapping) close() error {
 	data := m.data
 	m.data = nil
 	return unix.Munmap(data)
+}
+
+// release gives back the memory of whole pages inside part, if that is of the
+// mapping; they are read again when touched again.
+func (m *mapping) release(part []byte) {
+	if len(part) == 0 || len(m.data) == 0 {
+		return
+	}
+	base, at := uintptr(unsafe.Pointer(&m.data[0])), uintptr(unsafe.Pointer(&part[0]))
+	if at < base || at-base > uintptr(len(m.data)-len(part)) {
+		return
+	}
+	page := os.Getpagesize()
+	from := (int(at-base) + page - 1) / page * page
+	to := (int(at-base) + len(part)) / page * page
+	if from < to {
+		_ = unix.Madvise(m.data[from:to], unix.MADV_DONTNEED)
+	}
 }
 
 // float32s decodes little-endian numbers.

@@ -1,7 +1,10 @@
 package runner
 
 import (
+	"crypto/sha256"
 	"fmt"
+	"path/filepath"
+	"strings"
 
 	"tandem/engine/comm"
 	"tandem/engine/cpu"
@@ -35,6 +38,7 @@ type backendConfig struct {
 	kv        tensor.KVShape
 	core      executor.Config
 	link      *lateGroup // nil = no group
+	release   func([]byte)
 }
 
 // devices makes the backends of this process's ranks, all of one kind.
@@ -48,6 +52,8 @@ type devices interface {
 	pool(n int, file int64) (share, most int64)
 	// overlap reports whether steps are faster for overlapping.
 	overlap() bool
+	// loaded is called once, when the weights of all ranks are there.
+	loaded()
 	// weights is the bytes of the weights of all ranks.
 	weights() int
 	// close ends what the backends share, after them.
@@ -55,7 +61,7 @@ type devices interface {
 }
 
 // openDevices finds the devices that o asks for.
-func openDevices(o *LoadOptions) (devices, error) {
+func openDevices(o *LoadOptions, ck *model.Checkpoint) (devices, error) {
 	switch o.Backend {
 	case "", "auto":
 		if err := cuda.Probe(); err == nil {
@@ -72,8 +78,32 @@ func openDevices(o *LoadOptions) (devices, error) {
 	default:
 		return nil, fmt.Errorf("backend: %q is unknown: auto, cpu or cuda", o.Backend)
 	}
-	return &cpuDevices{o: o, store: cpu.NewStore()}, nil
+	return &cpuDevices{o: o, store: o.store(ck)}, nil
 }
+
+// store makes the store of packed weights, which keeps them in a file if the
+// options name a folder for it. The file is named by the model's place and by what
+// of it this process loads, so that a changed model replaces its own file.
+func (o *LoadOptions) store(ck *model.Checkpoint) *cpu.Store {
+	if o.PackedDir == "" {
+		return cpu.NewStore()
+	}
+	source, err := filepath.Abs(ck.Path)
+	if err != nil {
+		source = ck.Path
+	}
+	ranks, _ := o.span() // checked before
+	use := fmt.Sprintf("%d-%d of %+v f32 %t", ranks.First, ranks.Last, o.parallel(0), o.F32)
+	sum := sha256.Sum256([]byte(source + "\n" + use))
+	name := strings.TrimSuffix(filepath.Base(source), ".gguf")
+	return cpu.OpenStore(cpu.Saved{
+		Path:   filepath.Join(o.PackedDir, fmt.Sprintf("%s-%x.packed", name[:min(len(name), 64)], sum[:6])),
+		Source: source, Identity: ck.Identity() + " " + use, MinBytes: packedMin, Logger: o.Logger,
+	})
+}
+
+// packedMin is the size of weights that are packed in a tenth of a second.
+const packedMin = 64 << 20
 
 // cpuDevices are shares of the cores, over weights that the ranks have in common.
 type cpuDevices struct {
@@ -91,6 +121,7 @@ func (d *cpuDevices) make(c backendConfig) (Backend, error) {
 	}
 	b, err := cpu.New(cpu.Config{
 		Threads: d.threads(c.index, c.of), KV: c.kv, MaxRows: c.core.MaxNumTokens, ISA: d.o.ISA, Loaded: d.o.Loaded, Store: d.store, Group: group,
+		Release: c.release,
 	})
 	if err != nil {
 		return nil, err // not a nil *cpu.Backend in the interface
@@ -106,6 +137,8 @@ func (d *cpuDevices) pool(int, int64) (share, most int64) {
 
 // overlap is off: a step takes all cores, so what is done beside it makes it slower.
 func (d *cpuDevices) overlap() bool { return false }
+
+func (d *cpuDevices) loaded() { d.store.Save() }
 
 func (d *cpuDevices) weights() int { return d.store.Bytes() }
 

@@ -35,11 +35,13 @@ func (d *cudaDevices) make(c backendConfig) (Backend, error) {
 	seqs := min(c.core.EffectiveBatch()+c.core.MaxNumTokens/c.kv.BlockTokens+1, c.core.MaxNumTokens)
 	cfg := cuda.Config{
 		Ordinal: c.index, KV: c.kv, MaxRows: c.core.MaxNumTokens, MaxSeqs: seqs, MaxPages: seqs * perSeq,
-		Graphs: d.o.Graphs, Loaded: d.o.Loaded,
+		Graphs: d.o.Graphs, Loaded: d.o.Loaded, Deterministic: d.o.Deterministic,
 	}
 	if c.link != nil {
 		cfg.Group, cfg.LinkTimeout = c.link, d.o.HangTimeout
-		if err := comm.LoadNCCL(); err == nil {
+		if err := comm.LoadNCCL(); d.o.Deterministic {
+			d.o.Logger.Info("ranks meet over host memory", "reason", "deterministic: NCCL sums in an order of its own")
+		} else if err == nil {
 			cfg.Join = func(ctx context.Context) (cuda.Link, error) { return joinNCCL(ctx, c.link) }
 		} else if c.index == 0 {
 			d.o.Logger.Info("ranks meet over host memory", "reason", err)
@@ -108,6 +110,8 @@ func memory(ordinal int) (free, total int64) {
 
 // overlap is on: a step leaves the host nothing to do but to wait.
 func (d *cudaDevices) overlap() bool { return true }
+
+func (d *cudaDevices) loaded() {}
 
 func (d *cudaDevices) weights() (n int) {
 	for _, b := range d.made {

@@ -42,6 +42,7 @@ type LoadOptions struct {
 	TokensOnly  bool            // do without tokenizer: requests are token ids and give no text
 	Overlap     *bool           // see Config; of one rank. nil = as is best for the device
 	Wire        *wire.Config    // nil = no KV transfer
+	PackedDir   string          // where the CPU keeps packed weights between starts, empty = nowhere
 	Incarnation string
 	Logger      *slog.Logger
 	Loaded      func(name string, bytes int) // each packed weight, for progress
@@ -149,7 +150,7 @@ func Load(ctx context.Context, o LoadOptions) (_ *Loaded, err error) {
 	if err := o.parallel(ranks.First).Check(&ck.Config); err != nil {
 		return nil, fmt.Errorf("%s: %w", o.Path, err)
 	}
-	if l.devices, err = openDevices(&o); err != nil {
+	if l.devices, err = openDevices(&o, ck); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -167,6 +168,7 @@ func Load(ctx context.Context, o LoadOptions) (_ *Loaded, err error) {
 			return nil, err
 		}
 	}
+	l.devices.loaded()
 	return l, l.engine(ctx, &o, ck, ranks, core, kv)
 }
 
@@ -191,7 +193,7 @@ func (o *LoadOptions) parallel(rank int) model.Parallel {
 func (l *Loaded) rank(o *LoadOptions, ck *model.Checkpoint, rank int, ranks comm.Span, core executor.Config, kv tensor.KVShape) error {
 	part := o.parallel(rank)
 	_, kv.KVHeads = part.KVHeads(&ck.Config)
-	c := backendConfig{index: rank - ranks.First, of: ranks.Len(), kv: kv, core: core}
+	c := backendConfig{index: rank - ranks.First, of: ranks.Len(), kv: kv, core: core, release: ck.Release}
 	if part.Size > 1 {
 		c.link = &lateGroup{id: rank, size: part.Size}
 		l.links = append(l.links, c.link)

@@ -16,6 +16,9 @@ type Part struct {
 	DType int
 	Rows  int
 	Data  []byte
+	// Release, if set, is called with pieces of Data as soon as they are packed, so
+	// that the two forms of a large part need not be in memory together.
+	Release func([]byte)
 }
 
 // Matrix is a packed weight matrix [Rows, Cols], quantised as in the file. It
@@ -28,6 +31,19 @@ type Matrix struct {
 
 // Bytes returns the memory that the matrix takes.
 func (m *Matrix) Bytes() int { return int(m.c.bytes) }
+
+// Data is the packed form, which must not be changed.
+func (m *Matrix) Data() []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(m.c.data)), m.Bytes())
+}
+
+// Parts returns element type and rows of each part.
+func (m *Matrix) Parts() (dtypes, rows []int) {
+	for i := range int(m.c.segs) {
+		dtypes, rows = append(dtypes, int(m.c.seg[i].dtype)), append(rows, int(m.c.seg[i].n))
+	}
+	return dtypes, rows
+}
 
 // Weights holds the packed matrices and the vectors of a model, side by side in
 // a few large regions, so that huge pages are filled. Goroutines may add to it
@@ -87,19 +103,78 @@ func (w *Weights) Vector(values []float32) ([]float32, error) {
 	return v, nil
 }
 
+// Layout numbers the packed form: it is raised whenever packing the same parts
+// gives other bytes, so that those kept in files are known to be of no use.
+const Layout = 1
+
 // Pack packs parts of cols columns on all threads of the pool. Interleaved
 // takes two parts of equal rows whose output columns alternate in panels, as
 // gate and up. The data may be dropped afterwards.
 func (w *Weights) Pack(pool *Pool, parts []Part, cols int, interleaved bool) (*Matrix, error) {
+	for i, part := range parts {
+		if want := RowBytes(part.DType, cols) * part.Rows; want != len(part.Data) {
+			return nil, fmt.Errorf("part %d of %d x %d values has %d bytes, needs %d", i, part.Rows, cols, len(part.Data), want)
+		}
+	}
+	m, err := w.layout(parts, cols, interleaved)
+	if err != nil {
+		return nil, err
+	}
+	data, err := w.take(m.Bytes())
+	if err != nil {
+		return nil, err
+	}
+	m.c.data = (*C.uint8_t)(unsafe.SliceData(data))
+	for i, part := range parts {
+		m.pack(pool, i, part, RowBytes(part.DType, cols))
+	}
+	return m, nil
+}
+
+// pack packs one part, piece by piece.
+func (m *Matrix) pack(pool *Pool, i int, part Part, rowBytes int) {
+	const piece = 32 << 20
+	panels := int(m.c.seg[i].panels)
+	step := max(piece/(rowBytes*C.TM_PANEL), 1)
+	if part.Release == nil {
+		step = panels
+	}
+	for p := 0; p < panels; p += step {
+		end := min(p+step, panels)
+		C.tm_pack(pool.c, m.c, C.int(i), (*C.uint8_t)(unsafe.SliceData(part.Data)), C.int(p), C.int(end))
+		if part.Release != nil {
+			part.Release(part.Data[p*C.TM_PANEL*rowBytes : min(end*C.TM_PANEL, part.Rows)*rowBytes])
+		}
+	}
+}
+
+// Map makes a matrix of what Pack has made before of parts with these element
+// types and rows: data is its Data, on a 64-byte boundary, and must outlive w.
+func (w *Weights) Map(parts []Part, cols int, interleaved bool, data []byte) (*Matrix, error) {
+	m, err := w.layout(parts, cols, interleaved)
+	if err != nil {
+		return nil, err
+	}
+	if len(data) != m.Bytes() || uintptr(unsafe.Pointer(unsafe.SliceData(data)))%cacheLine != 0 {
+		return nil, fmt.Errorf("%d bytes of a packed matrix, needs %d on a boundary of %d", len(data), m.Bytes(), cacheLine)
+	}
+	m.c.data = (*C.uint8_t)(unsafe.SliceData(data))
+	w.mu.Lock()
+	w.used += len(data)
+	w.mu.Unlock()
+	return m, nil
+}
+
+// layout makes a matrix without data.
+func (w *Weights) layout(parts []Part, cols int, interleaved bool) (*Matrix, error) {
 	if len(parts) == 0 || len(parts) > C.TM_SEGMENTS {
 		return nil, fmt.Errorf("a matrix of %d parts: 1 to %d are possible", len(parts), int(C.TM_SEGMENTS))
 	}
 	var dtypes, rows [C.TM_SEGMENTS]C.int
+	all := 0
 	for i, part := range parts {
 		dtypes[i], rows[i] = C.int(part.DType), C.int(part.Rows)
-		if want := int(C.tm_row_bytes(dtypes[i], C.int(cols))) * part.Rows; want != len(part.Data) {
-			return nil, fmt.Errorf("part %d of %d x %d values has %d bytes, needs %d", i, part.Rows, cols, len(part.Data), want)
-		}
+		all += part.Rows
 	}
 	var layout C.tm_mat
 	if C.tm_mat_layout(&layout, C.int(len(parts)), &dtypes[0], &rows[0], C.int(cols), cbool(interleaved)) != 0 {
@@ -109,19 +184,8 @@ func (w *Weights) Pack(pool *Pool, parts []Part, cols int, interleaved bool) (*M
 	if err != nil {
 		return nil, err
 	}
-	data, err := w.take(int(layout.bytes))
-	if err != nil {
-		return nil, err
-	}
-	m := &Matrix{Cols: cols, Interleaved: interleaved, c: (*C.tm_mat)(unsafe.Pointer(unsafe.SliceData(head)))}
+	m := &Matrix{Rows: all, Cols: cols, Interleaved: interleaved, c: (*C.tm_mat)(unsafe.Pointer(unsafe.SliceData(head)))}
 	*m.c = layout
-	m.c.data = (*C.uint8_t)(unsafe.SliceData(data))
-	for _, part := range parts {
-		m.Rows += part.Rows
-	}
-	for i, part := range parts {
-		C.tm_pack(pool.c, m.c, C.int(i), (*C.uint8_t)(unsafe.SliceData(part.Data)))
-	}
 	return m, nil
 }
 

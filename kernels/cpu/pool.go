@@ -9,6 +9,7 @@ import "C"
 
 import (
 	"fmt"
+	"os"
 	"unsafe"
 )
 
@@ -44,15 +45,25 @@ func (p *Pool) Close() {
 	p.c = nil
 }
 
-// Region is zeroed memory outside the Go heap, on a 2 MiB boundary and in huge
-// pages where the system gives them.
+// Region is memory outside the Go heap, on a 2 MiB boundary and in huge pages
+// where the system gives them.
 type Region struct{ Bytes []byte }
 
-// NewRegion maps size bytes, size > 0.
+// NewRegion maps size zeroed bytes, size > 0.
 func NewRegion(size int) (Region, error) {
 	p := C.tm_map(C.size_t(size), 1)
 	if p == nil {
 		return Region{}, fmt.Errorf("map %d bytes of memory: refused by the system", size)
+	}
+	return Region{unsafe.Slice((*byte)(p), size)}, nil
+}
+
+// MapFile maps the first size bytes of a file for reading, size > 0. The file
+// must not shrink; it may be closed.
+func MapFile(f *os.File, size int) (Region, error) {
+	p := C.tm_map_file(C.int(f.Fd()), C.size_t(size))
+	if p == nil {
+		return Region{}, fmt.Errorf("map %d bytes of %s: refused by the system", size, f.Name())
 	}
 	return Region{unsafe.Slice((*byte)(p), size)}, nil
 }

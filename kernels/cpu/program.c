@@ -177,22 +177,22 @@ typedef struct {
 	tm_pool *pool;
 	const tm_mat *m;
 	const uint8_t *src;
-	int seg;
+	int seg, panel0, panel1;
 } pack_job;
 
 static void pack_worker(void *ctx, int worker)
 {
 	const pack_job *j = ctx;
-	const int span = 8, panels = j->m->seg[j->seg].panels;
-	tm_claim c = tm_claim_all(worker, (panels + span - 1) / span);
+	const int span = 8;
+	tm_claim c = tm_claim_all(worker, (j->panel1 - j->panel0 + span - 1) / span);
 	for (int i; (i = tm_claim_next(j->pool, &c)) >= 0;) {
-		const int end = (i + 1) * span < panels ? (i + 1) * span : panels;
-		tm_mat_pack(j->m, j->seg, j->src, i * span, end);
+		const int from = j->panel0 + i * span;
+		tm_mat_pack(j->m, j->seg, j->src, from, from + span < j->panel1 ? from + span : j->panel1);
 	}
 }
 
-void tm_pack(tm_pool *pool, const tm_mat *m, int seg, const uint8_t *src)
+void tm_pack(tm_pool *pool, const tm_mat *m, int seg, const uint8_t *src, int panel0, int panel1)
 {
-	pack_job j = {pool, m, src, seg};
+	pack_job j = {pool, m, src, seg, panel0, panel1};
 	tm_pool_run(pool, pack_worker, &j);
 }

@@ -46,10 +46,13 @@ type Worker struct {
 	StallThreshold float64 `mapstructure:"stall_threshold_sec"`
 	ShutdownGrace  float64 `mapstructure:"shutdown_grace_sec"`
 	ExposeRouting  bool    `mapstructure:"expose_routing_headers"`
-	Threads        int     `mapstructure:"threads"`    // 0 = the cores this process may use
-	AdminAddr      string  `mapstructure:"admin_addr"` // host:port, or off
+	Threads        int     `mapstructure:"threads"`            // 0 = the cores this process may use
+	AdminAddr      string  `mapstructure:"admin_addr"`         // host:port, or off
+	PackedDir      string  `mapstructure:"packed_weights_dir"` // empty = in the folder of models and caches, or off
 
 	TLS TLS `mapstructure:"tls"`
+
+	Deterministic bool `mapstructure:"deterministic"` // of a GPU; the CPU always is
 
 	AllowChatTemplate bool `mapstructure:"allow_request_chat_template"` // rendered in processes of their own
 
