@@ -164,6 +164,9 @@ func (b *Backend) Info() string {
 	if b.multi == nil {
 		products = "own products"
 	}
+	if b.cfg.Deterministic {
+		products = "the same bits for every batch"
+	}
 	return fmt.Sprintf("cuda %s, %s, %d graphs, KV %s in %s", b.dev.Info(), products, len(b.cfg.Graphs), b.cfg.KV.DType, Packing)
 }
 

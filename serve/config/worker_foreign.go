@@ -5,7 +5,6 @@ package config
 // so that a file written for the other engine loads; each warns with its reason.
 var foreignWorker = map[string]string{
 	"cuda_graph_config.enable_padding":                              "batches are padded to the next size that is captured",
-	"deterministic":                                                 "the CPU backend always gives the same bits, the CUDA backend does not promise them",
 	"kv_cache_config.max_num_turns":                                 "block_reuse_policy is all_reusable, which counts no turns",
 	"kv_cache_config.host_cache_size":                               "there is no host tier",
 	"kv_cache_config.disk_cache_dir":                                "there is no disk tier",
