@@ -189,6 +189,29 @@ func TestCopyEndsAfterItsParentsWereFreed(t *testing.T) {
 	}
 }
 
+// TestCopyOfATwinEndsAfterItsParentsWereFreed does the same with a source whose
+// content is indexed in another block, which the end of the copy refreshes.
+func TestCopyOfATwinEndsAfterItsParentsWereFreed(t *testing.T) {
+	m := newPool(t, 6, 2, false)
+	tokens := seqTokens(0, 6)
+	indexed, _ := run(t, m, blockhash.Hash{}, tokens)
+	twins := &user{tokens: tokens, hashes: indexed.hashes}
+	twins.table, _ = m.Take(nil, 3)
+	var parent blockhash.Hash
+	for i, h := range twins.hashes {
+		m.Commit(twins.table[i], parent, h, tokens[2*i:2*i+2])
+		parent = h
+	}
+	m.BeginCopy(twins.table[2])
+	m.Release(indexed.table)
+	source := twins.table[2]
+	m.Release(twins.table)
+	m.EndCopy(source)
+	if err := m.Check(tablesOf(nil)); err != nil || m.Free() != 6 {
+		t.Fatalf("%d free: %v", m.Free(), err)
+	}
+}
+
 func TestPartialPrefersLongestThenLowest(t *testing.T) {
 	m := newPool(t, 8, 8, true)
 	root := blockhash.Root("m0", "", "")

@@ -195,9 +195,12 @@ func (m *Manager) EndCopy(id int32) {
 		panic(fmt.Sprintf("kvcache: block %d has no copy to end", id))
 	}
 	if b.ref == 0 && b.copies == 0 {
+		known := b.indexed || b.twin
 		m.park(id)
-		if b.indexed { // its parents may have been freed before it
-			m.raiseAncestors(b.parent, b.priority, true)
+		// It, or the block that it was a twin of, is the newest now, and the parents
+		// may have been freed before.
+		if kin, ok := m.index[b.hash]; ok && known && m.blocks[kin].list != listNone {
+			m.raiseAncestors(b.parent, m.blocks[kin].priority, true)
 		}
 	}
 }
