@@ -22,6 +22,10 @@ type Net struct {
 	ReadOn     bool          // the ctx worker goes on serving after the lease ended
 	StopTime   time.Duration // from StopPull until the byte path is quiet
 	AttachTime time.Duration // the byte path gives up on an answer after this
+	Moves      int           // between tiers, in a tick at most; 0 = any number
+	MoveFail   float64       // probability
+	MoveTime   time.Duration // that a core is told one took
+	Stuck      time.Duration // no move ends before this time
 }
 
 // Session is one client request that is split over both workers.
@@ -62,6 +66,7 @@ type Cluster struct {
 	Step     time.Duration // what a launched step takes
 	Sessions []*Session
 	Moved    int // blocks moved by pulls
+	Shelved  int // between tiers
 
 	rng     *rand.Rand
 	open    []*Session // without a gen leg yet
@@ -204,7 +209,7 @@ func (c *Cluster) Tick() (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		busy = busy || ran
+		busy = busy || ran || c.tiers(w)
 	}
 	c.follow()
 	if c.err != nil {
@@ -217,6 +222,18 @@ func (c *Cluster) Tick() (bool, error) {
 	next, ok := c.next(workers)
 	c.Now = max(c.Now, next)
 	return ok, nil
+}
+
+// tiers lets moves between a worker's tiers end.
+func (c *Cluster) tiers(w *Worker) bool {
+	if c.Now < c.Net.Stuck {
+		return false
+	}
+	n := len(w.shelf.queue)
+	if c.Net.Moves > 0 {
+		n = min(n, 1+c.rng.IntN(c.Net.Moves))
+	}
+	return c.pump(w, n)
 }
 
 // Settle ticks until nothing happens any more.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"tandem/engine/executor"
+	"tandem/engine/kvcache"
 	"tandem/engine/request"
 	"tandem/engine/scheduler"
 	"tandem/engine/transfer"
@@ -21,6 +22,7 @@ type Faults struct {
 	Step, BadToken       float64 // failed steps, tokens that cannot be sampled
 	Cancel, Abort, Reset float64 // of requests, of hand-overs, of the cache
 	Jump                 float64 // of the clock
+	Disk                 float64 // tiers below the device that hang
 	Gone                 float64 // frontends that never send the second leg
 	MaxDelay             time.Duration
 }
@@ -31,10 +33,10 @@ type StormLog struct {
 	Ticks, Iterations, Rows, Fed           int
 	Cuts, Kills, Slows, Steps, BadTokens   int
 	Cancels, Aborts, Resets, Jumps, Fatals int
-	Resumed, Emptied                       int
+	Resumed, Emptied, Stuck, Shelved       int
 	Failed                                 map[request.Code]int
 
-	Recomputed, Stale, Expired, Paused, Evicted, Hits uint64
+	Recomputed, Stale, Expired, Paused, Evicted, Hits, Onboarded, BadMoves uint64
 }
 
 // Storm is a seeded run of random clients at a ctx and a gen worker, or a mixed
@@ -113,6 +115,10 @@ func (s *Storm) config(role executor.Role, b int) executor.Config {
 	c.Lease, c.PeerWait = s.between(200*time.Millisecond, 3*time.Second), s.between(100*time.Millisecond, 3*time.Second)
 	c.Attach, c.Progress, c.RecvTotal = time.Second, time.Second, 5*time.Second
 	c.MaxLeasedFraction = oneOf(rng, 0.5, 1)
+	if rng.IntN(2) == 0 {
+		c.Tiers = kvcache.Tiers{HostBlocks: 1 + rng.IntN(c.Blocks), DiskBlocks: rng.IntN(2 * c.Blocks), MinPriority: 30}
+		c.OnboardAlways = rng.IntN(3) > 0
+	}
 	return c
 }
 
@@ -121,7 +127,7 @@ func (s *Storm) drawFaults() {
 	p := func(most float64) float64 { return most * rng.Float64() }
 	s.Faults = Faults{
 		Lose: p(0.1), Repeat: p(0.3), Cut: p(0.02), Kill: p(0.002), Slow: p(0.02), Step: p(0.02), BadToken: p(0.001),
-		Cancel: p(0.03), Abort: p(0.02), Reset: p(0.01), Jump: p(0.004), Gone: p(0.1), MaxDelay: s.between(0, 100*time.Millisecond),
+		Cancel: p(0.03), Abort: p(0.02), Reset: p(0.01), Jump: p(0.004), Gone: p(0.1), Disk: p(0.002), MaxDelay: s.between(0, 100*time.Millisecond),
 	}
 	if rng.IntN(20) == 0 {
 		s.Faults.Lose = 1 // nothing arrives
@@ -130,6 +136,7 @@ func (s *Storm) drawFaults() {
 		MaxDelay: s.Faults.MaxDelay, Lose: s.Faults.Lose, Repeat: s.Faults.Repeat, BlockTime: s.between(0, 30*time.Millisecond),
 		Deaf: rng.IntN(4) == 0, ReadOn: rng.IntN(2) == 0, StopTime: s.between(0, 40*time.Millisecond),
 		AttachTime: s.between(500*time.Millisecond, 4*time.Second),
+		Moves:      1 + rng.IntN(8), MoveFail: p(0.05), MoveTime: s.between(0, 10*time.Millisecond),
 	}
 	s.calm = s.Net
 }
@@ -231,7 +238,7 @@ func (s *Storm) advance() (bool, error) {
 		if err := w.Land(s.Now); err != nil {
 			return more, err
 		}
-		if st := w.Core.Stats(); st.Receiving == 0 { // else byte paths stop first
+		if w.Core.Stats().Receiving+len(w.shelf.queue) == 0 { // else byte paths and copies end first
 			if err := w.Empty(); err != nil {
 				return more, fmt.Errorf("an engine that gave up: %w", err)
 			}
@@ -270,6 +277,7 @@ func (s *Storm) cancelAll() error {
 				break
 			}
 		}
+		s.pump(part.w, len(part.w.shelf.queue))
 		if part.w.Core != life {
 			continue
 		}
@@ -296,6 +304,7 @@ func (s *Storm) count() {
 	for _, w := range s.Cluster.workers() {
 		s.sum(w)
 	}
+	s.Log.Shelved = s.Shelved
 }
 
 func (s *Storm) judge(t *Track) {
@@ -318,6 +327,7 @@ func (s *Storm) sum(w *Worker) {
 	w.Rows, w.Fed = 0, 0
 	l.Recomputed, l.Stale, l.Expired = l.Recomputed+st.Recomputed, l.Stale+st.StalePulls, l.Expired+st.LeasesExpired
 	l.Paused, l.Evicted, l.Hits = l.Paused+st.Paused, l.Evicted+st.EvictedBlocks, l.Hits+st.PrefixHitTokens
+	l.Onboarded, l.BadMoves = l.Onboarded+st.OnboardBytes, l.BadMoves+st.MovesFailed
 }
 
 // Add sums logs up.
@@ -330,6 +340,7 @@ func (l *StormLog) Add(o *StormLog) {
 	l.Jumps, l.Fatals, l.Resumed, l.Emptied = l.Jumps+o.Jumps, l.Fatals+o.Fatals, l.Resumed+o.Resumed, l.Emptied+o.Emptied
 	l.Recomputed, l.Stale, l.Expired = l.Recomputed+o.Recomputed, l.Stale+o.Stale, l.Expired+o.Expired
 	l.Paused, l.Evicted, l.Hits = l.Paused+o.Paused, l.Evicted+o.Evicted, l.Hits+o.Hits
+	l.Stuck, l.Shelved, l.Onboarded, l.BadMoves = l.Stuck+o.Stuck, l.Shelved+o.Shelved, l.Onboarded+o.Onboarded, l.BadMoves+o.BadMoves
 	for code, n := range o.Failed {
 		l.Failed[code] += n
 	}

@@ -53,6 +53,7 @@ func TestFaultStorm(t *testing.T) {
 		"emptied workers": sum.Emptied, "rows that take a token over": sum.Fed,
 		"recomputed": int(sum.Recomputed), "stale pulls": int(sum.Stale), "expired leases": int(sum.Expired),
 		"pauses": int(sum.Paused), "evicted blocks": int(sum.Evicted), "prefix hits": int(sum.Hits),
+		"moves between tiers": sum.Shelved, "stuck tiers": sum.Stuck, "bytes brought back": int(sum.Onboarded), "failed moves": int(sum.BadMoves),
 	} {
 		if n == 0 {
 			t.Errorf("no %s", what)

@@ -95,6 +95,11 @@ func (s *Storm) strike() error {
 		s.Cut()
 	}
 	s.spell(hit(f.Slow, &s.Log.Slows))
+	if hit(f.Disk, &s.Log.Stuck) {
+		s.Net.Stuck = s.Now + s.between(time.Second, 15*time.Second)
+		s.calm.Stuck = s.Net.Stuck
+		s.at(s.Net.Stuck, func() {})
+	}
 	if hit(f.Reset, &s.Log.Resets) {
 		w := oneOf(rng, s.Ctx, s.Gen)
 		if err := w.Land(s.Now); err != nil {

@@ -77,6 +77,7 @@ type Worker struct {
 
 	fetch func() *executor.Effects // Core.Effects, or of what is around it
 	cfg   executor.Config
+	shelf *shelf
 	err   error
 }
 
@@ -88,7 +89,7 @@ func NewWorker(cfg executor.Config) (*Worker, error) {
 	}
 	return &Worker{
 		Core: c, fetch: c.Effects, cfg: c.Config(), Tracks: map[request.ID]*Track{},
-		Model: NewModel(cfg.Vocab, cfg.Blocks, cfg.BlockTokens),
+		Model: NewModel(cfg.Vocab, cfg.Blocks, cfg.BlockTokens), shelf: newShelf(),
 	}, nil
 }
 
@@ -246,6 +247,7 @@ func (w *Worker) checkBatch(b *executor.Batch) error {
 // flush carries out effects.
 func (w *Worker) flush() {
 	e := w.fetch()
+	w.shelf.take(w.Model, e.Moves)
 	for _, o := range e.Outputs {
 		if err := w.output(o); err != nil && w.err == nil {
 			w.err = err
