@@ -108,7 +108,7 @@ func (p *Prompts) Body(r *workload.Request, play, unit int) ([]byte, error) {
 		if len(r.Tools) > 0 {
 			b = append(append(b, `,"tools":`...), r.Tools...)
 		}
-	case p.IDs && r.Text == "":
+	case p.IDs && len(p.workload.Texts) == 0:
 		b = append(b, `"prompt":`...)
 		b = p.ids(b, r, play)
 	default:
@@ -216,8 +216,11 @@ func (p *Prompts) turns(r *workload.Request) func(yield func(uint64) bool) {
 	}
 }
 
-// words appends n words of a segment, with a blank before each but the first of a text.
+// words appends n words of a segment, with a blank before each but the first of a text; or its verbatim text.
 func (p *Prompts) words(b []byte, s workload.Segment, n, play int) []byte {
+	if text, ok := p.workload.Texts[s.ID]; ok {
+		return append(b, text...)
+	}
 	at, size := p.seed(s, play), uint64(len(p.Vocabulary.words))
 	for i := range n {
 		if len(b) > 0 {
@@ -245,9 +248,6 @@ func (p *Prompts) ids(b []byte, r *workload.Request, play int) []byte {
 
 // prompt appends the prompt as one string.
 func (p *Prompts) prompt(b []byte, r *workload.Request, play, unit int) ([]byte, error) {
-	if r.Text != "" {
-		return appendString(b, []byte(r.Text))
-	}
 	var text []byte
 	for i, x := range p.pieces(r, play, unit) {
 		if i > 0 {
@@ -263,12 +263,8 @@ func (p *Prompts) messages(b []byte, r *workload.Request, play, unit int) ([]byt
 	if len(r.Messages) > 0 {
 		return append(b, r.Messages...), nil
 	}
-	pieces := []piece{{text: []byte(r.Text)}}
-	if r.Text == "" {
-		pieces = p.pieces(r, play, unit)
-	}
 	var err error
-	for i, x := range pieces {
+	for i, x := range p.pieces(r, play, unit) {
 		if i == 0 {
 			b = append(b, '[')
 		} else {

@@ -56,9 +56,10 @@ func Agentic(o AgenticOptions) *Workload {
 	}
 	for c := range o.Conversations {
 		a := agent{rng: rng, o: &o, pace: LogNormal(1, o.Sigma).Sample(rng)}
-		a.talk = talk{w: w, seed: o.Seed, name: fmt.Sprintf("c%d", c), kind: "root", last: -1}
-		a.add(systems[rng.IntN(len(systems))])
-		a.say(max(16, o.First.Int(rng, 1)-a.input))
+		a.Talk = NewTalk(w, o.Seed, fmt.Sprintf("c%d", c))
+		a.Kind = "root"
+		a.Add(systems[rng.IntN(len(systems))])
+		a.Say(max(16, o.First.Int(rng, 1)-a.input))
 		a.run(o.Turns.Int(rng, 1), o.Fanout)
 	}
 	return w
@@ -66,7 +67,7 @@ func Agentic(o AgenticOptions) *Workload {
 
 // agent is one conversation with what it spawns.
 type agent struct {
-	talk
+	*Talk
 	rng  *rand.Rand
 	o    *AgenticOptions
 	pace float64
@@ -91,33 +92,34 @@ func (a *agent) run(turns int, fanout float64) {
 				keep := 1 + int(a.o.Keep*float64(len(a.prompt)-1))
 				a.reset(min(keep, len(a.prompt)))
 			}
-			a.say(a.o.Growth.Int(a.rng, 1))
+			a.Say(a.o.Growth.Int(a.rng, 1))
 		}
-		at := a.turn(a.o.Output.Int(a.rng, 1), 0, wait, joins)
+		at := a.Turn(a.o.Output.Int(a.rng, 1), 0, wait, joins)
 		joins = nil
 		if k+1 < turns && fanout > 0 && a.rng.Float64() < fanout {
 			joins = a.spawn(at)
 		}
 	}
-	a.w.Requests[a.last].Final = true
+	a.w.Requests[a.Last].Final = true
 }
 
 // spawn makes sub-agents that begin when a turn has ended, and returns their last requests.
 func (a *agent) spawn(at int) (ends []int) {
 	for i := range a.o.Children.Int(a.rng, 1) {
 		b := agent{rng: a.rng, o: a.o, pace: a.pace}
-		b.talk = talk{w: a.w, seed: a.seed, name: fmt.Sprintf("%s.t%d.s%d", a.name, a.turns-1, i), parent: a.name, kind: "subagent", last: -1}
-		b.add(a.prompt[0])
+		b.Talk = NewTalk(a.w, a.seed, fmt.Sprintf("%s.t%d.s%d", a.name, a.turns-1, i))
+		b.Parent, b.Kind = a.name, "subagent"
+		b.Add(a.prompt[0])
 		if a.o.ShareParent {
 			for _, s := range a.prompt[1:] {
-				b.add(s)
+				b.Add(s)
 			}
 		}
-		b.say(a.o.ChildFirst.Int(a.rng, 1))
+		b.Say(a.o.ChildFirst.Int(a.rng, 1))
 		first := len(a.w.Requests)
 		b.run(a.o.ChildTurns.Int(a.rng, 1), 0)
 		a.w.Requests[first].After = []int{at}
-		ends = append(ends, b.last)
+		ends = append(ends, b.Last)
 	}
 	return ends
 }

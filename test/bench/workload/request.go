@@ -41,9 +41,7 @@ type Request struct {
 	Priority    *float64
 	Temperature *float64
 
-	// Verbatim content where the source has it: a text prompt, or messages and tools of a chat.
-	Text            string
-	Messages, Tools json.RawMessage
+	Messages, Tools json.RawMessage // verbatim content of a chat, where the source has it: it replaces the prompt
 
 	Observed *Observed // how the recorded request went
 }
@@ -76,4 +74,5 @@ type Workload struct {
 	Seed      uint64 // of the content of segments
 	BlockSize int    // tokens of one hash id in the source, 0 = it has none
 	Requests  []Request
+	Texts     map[uint64]string // verbatim content of segments, where the source has it
 }

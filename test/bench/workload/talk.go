@@ -30,9 +30,9 @@ func MultiTurn(o MultiTurnOptions) *Workload {
 		Source: fmt.Sprintf("turns %v, first %v, next %v, output %v, think %v s", o.Turns, o.First, o.Next, o.Output, o.Think),
 	}
 	for c := range o.Conversations {
-		t := talk{w: w, seed: o.Seed, name: fmt.Sprintf("c%d", c), last: -1}
+		t := NewTalk(w, o.Seed, fmt.Sprintf("c%d", c))
 		if s, ok := pickPrefix(rng, o); ok {
-			t.add(s)
+			t.Add(s)
 		}
 		n := o.Turns.Int(rng, 1)
 		for k := range n {
@@ -44,10 +44,10 @@ func MultiTurn(o MultiTurnOptions) *Workload {
 			if k > 0 {
 				wait = time.Duration(o.Think.Sample(rng) * 1e9)
 			}
-			t.say(user.Int(rng, 1))
-			t.turn(o.Output.Int(rng, 1), wait, 0, nil)
+			t.Say(user.Int(rng, 1))
+			t.Turn(o.Output.Int(rng, 1), wait, 0, nil)
 		}
-		w.Requests[t.last].Final = true
+		w.Requests[t.Last].Final = true
 	}
 	return w
 }
@@ -67,32 +67,39 @@ func pickPrefix(rng *rand.Rand, o MultiTurnOptions) (Segment, bool) {
 	return Segment{}, false
 }
 
-// talk is a conversation as it is made.
-type talk struct {
-	w            *Workload
-	seed         uint64
-	name, parent string
-	kind         string
-	prompt       []Segment // shared by the turns: it only grows
-	input        int
-	turns        int
-	segments     int
-	last         int // request, -1 before the first
+// Talk is a conversation as it is made: what is said is appended to its prompt, and each turn sends all of it.
+type Talk struct {
+	Parent, Kind string
+	Last         int // request of the latest turn, -1 before the first
+
+	w        *Workload
+	seed     uint64
+	name     string
+	prompt   []Segment // shared by the turns: it only grows
+	input    int
+	turns    int
+	segments int
 }
 
-func (t *talk) add(s Segment) {
+// NewTalk begins a conversation in a workload.
+func NewTalk(w *Workload, seed uint64, name string) *Talk {
+	return &Talk{w: w, seed: seed, name: name, Last: -1}
+}
+
+// Add appends a segment to the prompt.
+func (t *Talk) Add(s Segment) {
 	t.prompt = append(t.prompt, s)
 	t.input += s.Tokens
 }
 
-// say appends tokens of its own to the prompt.
-func (t *talk) say(tokens int) {
+// Say appends tokens of the conversation's own.
+func (t *Talk) Say(tokens int) {
 	t.segments++
-	t.add(Segment{ID(t.seed, Name(fmt.Sprint(t.name, ".", t.segments))), tokens})
+	t.Add(Segment{ID(t.seed, Name(fmt.Sprint(t.name, ".", t.segments))), tokens})
 }
 
 // reset cuts the prompt to its first keep segments.
-func (t *talk) reset(keep int) {
+func (t *Talk) reset(keep int) {
 	t.prompt = append([]Segment(nil), t.prompt[:keep]...)
 	t.input = 0
 	for _, s := range t.prompt {
@@ -100,20 +107,23 @@ func (t *talk) reset(keep int) {
 	}
 }
 
-// turn sends the prompt as it is and appends the answer to it. It waits for the turn before and for all of also.
-func (t *talk) turn(output int, delay, tool time.Duration, also []int) int {
+// Turn sends the prompt as it is and appends the answer to it. It waits for the turn before and for all of also. It returns
+// the request's index.
+func (t *Talk) Turn(output int, delay, tool time.Duration, also []int) int {
 	r := Request{
-		ID: fmt.Sprintf("%s.t%d", t.name, t.turns), Arrival: NoArrival, Conversation: t.name, Parent: t.parent, Kind: t.kind,
+		ID: fmt.Sprintf("%s.t%d", t.name, t.turns), Arrival: NoArrival, Conversation: t.name, Parent: t.Parent, Kind: t.Kind,
 		Input: t.input, Output: output, Prompt: t.prompt[:len(t.prompt):len(t.prompt)], Delay: delay, ToolWait: tool,
 		Reply: ID(t.seed, Name(fmt.Sprint(t.name, ".reply", t.turns))),
 	}
-	if t.last >= 0 {
-		r.After = append(r.After, t.last)
+	if t.Last >= 0 {
+		r.After = append(r.After, t.Last)
 	}
 	r.After = append(r.After, also...)
 	t.turns++
-	t.last = len(t.w.Requests)
+	t.Last = len(t.w.Requests)
 	t.w.Requests = append(t.w.Requests, r)
-	t.add(Segment{r.Reply, output})
-	return t.last
+	if output > 0 {
+		t.Add(Segment{r.Reply, output})
+	}
+	return t.Last
 }

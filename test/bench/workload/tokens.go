@@ -56,7 +56,22 @@ func (r *Request) AppendTokens(dst []int32, seed uint64, vocab int) []int32 {
 // ids mean equal prefixes up to that block. Prompts must name shared content by
 // the same segments, as those of this project's generators and importers do.
 func (r *Request) AppendBlocks(dst []uint64, size int) []uint64 {
-	id, filled := Name("block"), 0
+	dst, _, _ = r.blocks(dst, size)
+	return dst
+}
+
+// AppendAllBlocks is AppendBlocks with an id for what is left behind the last full block.
+func (r *Request) AppendAllBlocks(dst []uint64, size int) []uint64 {
+	dst, id, filled := r.blocks(dst, size)
+	if filled > 0 {
+		dst = append(dst, id&(MaxID-1)+1)
+	}
+	return dst
+}
+
+// blocks also returns the chain's state behind the last full block and how many tokens are there.
+func (r *Request) blocks(dst []uint64, size int) (out []uint64, id uint64, filled int) {
+	id = Name("block")
 	for s := range r.Segments {
 		for at := 0; at < s.Tokens; {
 			n := min(size-filled, s.Tokens-at)
@@ -68,5 +83,5 @@ func (r *Request) AppendBlocks(dst []uint64, size int) []uint64 {
 			}
 		}
 	}
-	return dst
+	return dst, id, filled
 }
