@@ -94,6 +94,24 @@ type SplitMemory interface {
 	Write(id int32, src []byte)
 }
 
+// SharedMemory is a Memory that other processes of the host may map: block id
+// begins at id times the size of a block.
+type SharedMemory interface {
+	Memory
+	// File returns the descriptor of the memory, which stays the owner's and cannot
+	// be written to by others, and its size in bytes; ok is false if it is private.
+	File() (fd uintptr, size int64, ok bool)
+}
+
+// Traffic counts the bytes of blocks that a rank moved by one byte path.
+type Traffic struct {
+	Path     string // inproc, shm or tcp
+	Sent     uint64 // bytes that pullers were given
+	Received uint64 // bytes that were pulled and verified
+	Pulls    uint64 // confirmed pulls of this rank
+	Resumed  uint64 // how often a pull went on after this path broke
+}
+
 // Peer names one control stream of a gen worker at a ctx worker.
 type Peer uint64
 
@@ -114,6 +132,7 @@ type (
 		GenFirst     bool
 		PromptTokens int
 		Prompt       blockhash.Hash
+		Early        bool // with GenFirst: takes blocks while later ones are still computed
 	}
 	// Done ends a transfer: all bytes came and were verified.
 	Done struct {
@@ -145,14 +164,18 @@ type (
 		Epoch  uint32
 		Skip   int     // blocks the puller has already
 		Blocks []int32 // pool block ids of the rest, leased
-		First  []Token // sampled at the end of the prompt; FIN tells them
+		Coming int     // of Blocks, at their end: not computed yet, so not to be read before a Progress
+		First  []Token // sampled at the end of the prompt, unless blocks are coming; FIN tells them
 	}
-	// Progress tells a puller that has no Accept yet that its transfer is alive.
+	// Progress tells a puller that its transfer is alive.
 	// Claimed: this rank has the request; no other one needs to wait for it.
 	Progress struct {
 		Peer    Peer
 		ID      ID
 		Claimed bool
+		Ready   int     // of an Accept's blocks with some coming: so many may be read, 0 = as before
+		Whole   bool    // that is all of them, and the prompt's end was sampled
+		First   []Token // with Whole: as in Accept
 	}
 	// End answers an Attach whose request ended with its first token: nothing is
 	// left to fetch.

@@ -494,9 +494,11 @@ type Attach struct {
 	Have        []byte                 `protobuf:"bytes,6,opt,name=have,proto3" json:"have,omitempty"` // chain hashes the puller holds already, a prefix, 16 bytes each
 	Mac         []byte                 `protobuf:"bytes,7,opt,name=mac,proto3" json:"mac,omitempty"`   // HMAC-SHA-256 over purpose, id and incarnation
 	// Waits for the ctx leg, on whatever rank it is. rank and epoch mean nothing.
-	GenFirst      bool   `protobuf:"varint,8,opt,name=gen_first,json=genFirst,proto3" json:"gen_first,omitempty"`
-	PromptTokens  uint32 `protobuf:"varint,9,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"` // with gen_first: both legs must have the same prompt
-	Prompt        []byte `protobuf:"bytes,10,opt,name=prompt,proto3" json:"prompt,omitempty"`                                 // with gen_first: chain hash behind the last token
+	GenFirst     bool   `protobuf:"varint,8,opt,name=gen_first,json=genFirst,proto3" json:"gen_first,omitempty"`
+	PromptTokens uint32 `protobuf:"varint,9,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"` // with gen_first: both legs must have the same prompt
+	Prompt       []byte `protobuf:"bytes,10,opt,name=prompt,proto3" json:"prompt,omitempty"`                                 // with gen_first: chain hash behind the last token
+	// With gen_first: blocks may be granted while later ones are still computed.
+	Early         bool `protobuf:"varint,11,opt,name=early,proto3" json:"early,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -599,6 +601,13 @@ func (x *Attach) GetPrompt() []byte {
 		return x.Prompt
 	}
 	return nil
+}
+
+func (x *Attach) GetEarly() bool {
+	if x != nil {
+		return x.Early
+	}
+	return false
 }
 
 // Token is one output token that the owner sampled.
@@ -899,6 +908,8 @@ type Accept struct {
 	BlockBytes    uint32                 `protobuf:"varint,4,opt,name=block_bytes,json=blockBytes,proto3" json:"block_bytes,omitempty"` // size of one block
 	DataPort      uint32                 `protobuf:"varint,5,opt,name=data_port,json=dataPort,proto3" json:"data_port,omitempty"`       // TCP port of the byte path, on the control host
 	Token         []byte                 `protobuf:"bytes,6,opt,name=token,proto3" json:"token,omitempty"`                              // authorises PULL on that port for this transfer only
+	Coming        uint32                 `protobuf:"varint,7,opt,name=coming,proto3" json:"coming,omitempty"`                           // of blocks, at their end: not computed yet, see PROGRESS
+	Shared        *SharedMemory          `protobuf:"bytes,8,opt,name=shared,proto3" json:"shared,omitempty"`                            // absent where the owner shares no memory
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -975,6 +986,107 @@ func (x *Accept) GetToken() []byte {
 	return nil
 }
 
+func (x *Accept) GetComing() uint32 {
+	if x != nil {
+		return x.Coming
+	}
+	return 0
+}
+
+func (x *Accept) GetShared() *SharedMemory {
+	if x != nil {
+		return x.Shared
+	}
+	return nil
+}
+
+// SharedMemory tells how a process of the same host reads the blocks of an
+// ACCEPT without a network.
+type SharedMemory struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Host  string                 `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"` // host and network namespace: a puller elsewhere need not try
+	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"` // abstract Unix socket that hands descriptors out
+	// Without blocks the pool cannot be shared: the owner copies blocks to a stage.
+	Blocks        []byte `protobuf:"bytes,3,opt,name=blocks,proto3" json:"blocks,omitempty"` // place of each block in the pool, 4 bytes little-endian each
+	Word          uint32 `protobuf:"varint,4,opt,name=word,proto3" json:"word,omitempty"`    // of the board: as long as it holds stamp, blocks may be read
+	Stamp         uint64 `protobuf:"fixed64,5,opt,name=stamp,proto3" json:"stamp,omitempty"`
+	Pool          uint32 `protobuf:"varint,6,opt,name=pool,proto3" json:"pool,omitempty"` // which of the owner's
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SharedMemory) Reset() {
+	*x = SharedMemory{}
+	mi := &file_transfer_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SharedMemory) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SharedMemory) ProtoMessage() {}
+
+func (x *SharedMemory) ProtoReflect() protoreflect.Message {
+	mi := &file_transfer_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SharedMemory.ProtoReflect.Descriptor instead.
+func (*SharedMemory) Descriptor() ([]byte, []int) {
+	return file_transfer_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *SharedMemory) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *SharedMemory) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SharedMemory) GetBlocks() []byte {
+	if x != nil {
+		return x.Blocks
+	}
+	return nil
+}
+
+func (x *SharedMemory) GetWord() uint32 {
+	if x != nil {
+		return x.Word
+	}
+	return 0
+}
+
+func (x *SharedMemory) GetStamp() uint64 {
+	if x != nil {
+		return x.Stamp
+	}
+	return 0
+}
+
+func (x *SharedMemory) GetPool() uint32 {
+	if x != nil {
+		return x.Pool
+	}
+	return 0
+}
+
 // Reject refuses an ATTACH.
 type Reject struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -986,7 +1098,7 @@ type Reject struct {
 
 func (x *Reject) Reset() {
 	*x = Reject{}
-	mi := &file_transfer_proto_msgTypes[11]
+	mi := &file_transfer_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -998,7 +1110,7 @@ func (x *Reject) String() string {
 func (*Reject) ProtoMessage() {}
 
 func (x *Reject) ProtoReflect() protoreflect.Message {
-	mi := &file_transfer_proto_msgTypes[11]
+	mi := &file_transfer_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1011,7 +1123,7 @@ func (x *Reject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reject.ProtoReflect.Descriptor instead.
 func (*Reject) Descriptor() ([]byte, []int) {
-	return file_transfer_proto_rawDescGZIP(), []int{11}
+	return file_transfer_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Reject) GetReason() string {
@@ -1028,7 +1140,8 @@ func (x *Reject) GetDetail() string {
 	return ""
 }
 
-// Progress tells how many blocks are computed, and that the owner is alive.
+// Progress tells that the owner is alive and, behind an ACCEPT with blocks that
+// are coming, how many of its blocks are computed.
 type Progress struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Blocks        uint32                 `protobuf:"varint,1,opt,name=blocks,proto3" json:"blocks,omitempty"`
@@ -1038,7 +1151,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_transfer_proto_msgTypes[12]
+	mi := &file_transfer_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1050,7 +1163,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_transfer_proto_msgTypes[12]
+	mi := &file_transfer_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1063,7 +1176,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_transfer_proto_rawDescGZIP(), []int{12}
+	return file_transfer_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Progress) GetBlocks() uint32 {
@@ -1073,14 +1186,12 @@ func (x *Progress) GetBlocks() uint32 {
 	return 0
 }
 
-// Fin ends a PULL: all its frames were sent. Where there is nothing to pull it
-// follows ACCEPT. In the place of ACCEPT it says that the request ended with its
-// first token.
+// Fin says that all blocks of an ACCEPT are computed. In the place of ACCEPT it
+// says that the request ended with its first token.
 type Fin struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Epoch          uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	Blocks         uint32                 `protobuf:"varint,2,opt,name=blocks,proto3" json:"blocks,omitempty"`
-	Crc            uint32                 `protobuf:"varint,3,opt,name=crc,proto3" json:"crc,omitempty"` // CRC-32C of the frames' checksums, little-endian, in order
 	FirstGenTokens []*Token               `protobuf:"bytes,4,rep,name=first_gen_tokens,json=firstGenTokens,proto3" json:"first_gen_tokens,omitempty"`
 	Finished       bool                   `protobuf:"varint,5,opt,name=finished,proto3" json:"finished,omitempty"` // no block is offered, no DONE expected
 	unknownFields  protoimpl.UnknownFields
@@ -1089,7 +1200,7 @@ type Fin struct {
 
 func (x *Fin) Reset() {
 	*x = Fin{}
-	mi := &file_transfer_proto_msgTypes[13]
+	mi := &file_transfer_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1101,7 +1212,7 @@ func (x *Fin) String() string {
 func (*Fin) ProtoMessage() {}
 
 func (x *Fin) ProtoReflect() protoreflect.Message {
-	mi := &file_transfer_proto_msgTypes[13]
+	mi := &file_transfer_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1114,7 +1225,7 @@ func (x *Fin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fin.ProtoReflect.Descriptor instead.
 func (*Fin) Descriptor() ([]byte, []int) {
-	return file_transfer_proto_rawDescGZIP(), []int{13}
+	return file_transfer_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Fin) GetEpoch() uint32 {
@@ -1127,13 +1238,6 @@ func (x *Fin) GetEpoch() uint32 {
 func (x *Fin) GetBlocks() uint32 {
 	if x != nil {
 		return x.Blocks
-	}
-	return 0
-}
-
-func (x *Fin) GetCrc() uint32 {
-	if x != nil {
-		return x.Crc
 	}
 	return 0
 }
@@ -1163,7 +1267,7 @@ type DoneReply struct {
 
 func (x *DoneReply) Reset() {
 	*x = DoneReply{}
-	mi := &file_transfer_proto_msgTypes[14]
+	mi := &file_transfer_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1175,7 +1279,7 @@ func (x *DoneReply) String() string {
 func (*DoneReply) ProtoMessage() {}
 
 func (x *DoneReply) ProtoReflect() protoreflect.Message {
-	mi := &file_transfer_proto_msgTypes[14]
+	mi := &file_transfer_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1188,7 +1292,7 @@ func (x *DoneReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DoneReply.ProtoReflect.Descriptor instead.
 func (*DoneReply) Descriptor() ([]byte, []int) {
-	return file_transfer_proto_rawDescGZIP(), []int{14}
+	return file_transfer_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DoneReply) GetOk() bool {
@@ -1237,7 +1341,7 @@ const file_transfer_proto_rawDesc = "" +
 	"\x03fin\x18\x04 \x01(\v2\x17.tandem.transfer.v1.FinH\x00R\x03fin\x12>\n" +
 	"\n" +
 	"done_reply\x18\x05 \x01(\v2\x1d.tandem.transfer.v1.DoneReplyH\x00R\tdoneReplyB\x06\n" +
-	"\x04kind\"\x98\x02\n" +
+	"\x04kind\"\xae\x02\n" +
 	"\x06Attach\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x10R\x02id\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\tR\vincarnation\x12\x12\n" +
@@ -1249,7 +1353,8 @@ const file_transfer_proto_rawDesc = "" +
 	"\tgen_first\x18\b \x01(\bR\bgenFirst\x12#\n" +
 	"\rprompt_tokens\x18\t \x01(\rR\fpromptTokens\x12\x16\n" +
 	"\x06prompt\x18\n" +
-	" \x01(\fR\x06prompt\"w\n" +
+	" \x01(\fR\x06prompt\x12\x14\n" +
+	"\x05early\x18\v \x01(\bR\x05early\"w\n" +
 	"\x05Token\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x05R\x02id\x12\x18\n" +
 	"\alogprob\x18\x02 \x01(\x01R\alogprob\x12\x12\n" +
@@ -1268,7 +1373,7 @@ const file_transfer_proto_rawDesc = "" +
 	"\vincarnation\x18\x02 \x01(\tR\vincarnation\x12\x12\n" +
 	"\x04rank\x18\x03 \x01(\rR\x04rank\x12\x14\n" +
 	"\x05epoch\x18\x04 \x01(\rR\x05epoch\x12\x10\n" +
-	"\x03mac\x18\x05 \x01(\fR\x03mac\"\x9e\x01\n" +
+	"\x03mac\x18\x05 \x01(\fR\x03mac\"\xf0\x01\n" +
 	"\x06Accept\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x12\n" +
 	"\x04skip\x18\x02 \x01(\rR\x04skip\x12\x16\n" +
@@ -1276,18 +1381,26 @@ const file_transfer_proto_rawDesc = "" +
 	"\vblock_bytes\x18\x04 \x01(\rR\n" +
 	"blockBytes\x12\x1b\n" +
 	"\tdata_port\x18\x05 \x01(\rR\bdataPort\x12\x14\n" +
-	"\x05token\x18\x06 \x01(\fR\x05token\"8\n" +
+	"\x05token\x18\x06 \x01(\fR\x05token\x12\x16\n" +
+	"\x06coming\x18\a \x01(\rR\x06coming\x128\n" +
+	"\x06shared\x18\b \x01(\v2 .tandem.transfer.v1.SharedMemoryR\x06shared\"\x8c\x01\n" +
+	"\fSharedMemory\x12\x12\n" +
+	"\x04host\x18\x01 \x01(\tR\x04host\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
+	"\x06blocks\x18\x03 \x01(\fR\x06blocks\x12\x12\n" +
+	"\x04word\x18\x04 \x01(\rR\x04word\x12\x14\n" +
+	"\x05stamp\x18\x05 \x01(\x06R\x05stamp\x12\x12\n" +
+	"\x04pool\x18\x06 \x01(\rR\x04pool\"8\n" +
 	"\x06Reject\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x16\n" +
 	"\x06detail\x18\x02 \x01(\tR\x06detail\"\"\n" +
 	"\bProgress\x12\x16\n" +
-	"\x06blocks\x18\x01 \x01(\rR\x06blocks\"\xa6\x01\n" +
+	"\x06blocks\x18\x01 \x01(\rR\x06blocks\"\x9a\x01\n" +
 	"\x03Fin\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x16\n" +
-	"\x06blocks\x18\x02 \x01(\rR\x06blocks\x12\x10\n" +
-	"\x03crc\x18\x03 \x01(\rR\x03crc\x12C\n" +
+	"\x06blocks\x18\x02 \x01(\rR\x06blocks\x12C\n" +
 	"\x10first_gen_tokens\x18\x04 \x03(\v2\x19.tandem.transfer.v1.TokenR\x0efirstGenTokens\x12\x1a\n" +
-	"\bfinished\x18\x05 \x01(\bR\bfinished\"\x1b\n" +
+	"\bfinished\x18\x05 \x01(\bR\bfinishedJ\x04\b\x03\x10\x04\"\x1b\n" +
 	"\tDoneReply\x12\x0e\n" +
 	"\x02ok\x18\x01 \x01(\bR\x02ok2_\n" +
 	"\bTransfer\x12S\n" +
@@ -1305,7 +1418,7 @@ func file_transfer_proto_rawDescGZIP() []byte {
 	return file_transfer_proto_rawDescData
 }
 
-var file_transfer_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_transfer_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_transfer_proto_goTypes = []any{
 	(*Layout)(nil),        // 0: tandem.transfer.v1.Layout
 	(*Handle)(nil),        // 1: tandem.transfer.v1.Handle
@@ -1318,10 +1431,11 @@ var file_transfer_proto_goTypes = []any{
 	(*Cancel)(nil),        // 8: tandem.transfer.v1.Cancel
 	(*KeepAlive)(nil),     // 9: tandem.transfer.v1.KeepAlive
 	(*Accept)(nil),        // 10: tandem.transfer.v1.Accept
-	(*Reject)(nil),        // 11: tandem.transfer.v1.Reject
-	(*Progress)(nil),      // 12: tandem.transfer.v1.Progress
-	(*Fin)(nil),           // 13: tandem.transfer.v1.Fin
-	(*DoneReply)(nil),     // 14: tandem.transfer.v1.DoneReply
+	(*SharedMemory)(nil),  // 11: tandem.transfer.v1.SharedMemory
+	(*Reject)(nil),        // 12: tandem.transfer.v1.Reject
+	(*Progress)(nil),      // 13: tandem.transfer.v1.Progress
+	(*Fin)(nil),           // 14: tandem.transfer.v1.Fin
+	(*DoneReply)(nil),     // 15: tandem.transfer.v1.DoneReply
 }
 var file_transfer_proto_depIdxs = []int32{
 	0,  // 0: tandem.transfer.v1.Handle.layout:type_name -> tandem.transfer.v1.Layout
@@ -1330,20 +1444,21 @@ var file_transfer_proto_depIdxs = []int32{
 	8,  // 3: tandem.transfer.v1.PullerMessage.cancel:type_name -> tandem.transfer.v1.Cancel
 	9,  // 4: tandem.transfer.v1.PullerMessage.keep_alive:type_name -> tandem.transfer.v1.KeepAlive
 	10, // 5: tandem.transfer.v1.OwnerMessage.accept:type_name -> tandem.transfer.v1.Accept
-	11, // 6: tandem.transfer.v1.OwnerMessage.reject:type_name -> tandem.transfer.v1.Reject
-	12, // 7: tandem.transfer.v1.OwnerMessage.progress:type_name -> tandem.transfer.v1.Progress
-	13, // 8: tandem.transfer.v1.OwnerMessage.fin:type_name -> tandem.transfer.v1.Fin
-	14, // 9: tandem.transfer.v1.OwnerMessage.done_reply:type_name -> tandem.transfer.v1.DoneReply
+	12, // 6: tandem.transfer.v1.OwnerMessage.reject:type_name -> tandem.transfer.v1.Reject
+	13, // 7: tandem.transfer.v1.OwnerMessage.progress:type_name -> tandem.transfer.v1.Progress
+	14, // 8: tandem.transfer.v1.OwnerMessage.fin:type_name -> tandem.transfer.v1.Fin
+	15, // 9: tandem.transfer.v1.OwnerMessage.done_reply:type_name -> tandem.transfer.v1.DoneReply
 	0,  // 10: tandem.transfer.v1.Attach.layout:type_name -> tandem.transfer.v1.Layout
 	6,  // 11: tandem.transfer.v1.Token.top:type_name -> tandem.transfer.v1.TopLogprob
-	5,  // 12: tandem.transfer.v1.Fin.first_gen_tokens:type_name -> tandem.transfer.v1.Token
-	2,  // 13: tandem.transfer.v1.Transfer.Exchange:input_type -> tandem.transfer.v1.PullerMessage
-	3,  // 14: tandem.transfer.v1.Transfer.Exchange:output_type -> tandem.transfer.v1.OwnerMessage
-	14, // [14:15] is the sub-list for method output_type
-	13, // [13:14] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	11, // 12: tandem.transfer.v1.Accept.shared:type_name -> tandem.transfer.v1.SharedMemory
+	5,  // 13: tandem.transfer.v1.Fin.first_gen_tokens:type_name -> tandem.transfer.v1.Token
+	2,  // 14: tandem.transfer.v1.Transfer.Exchange:input_type -> tandem.transfer.v1.PullerMessage
+	3,  // 15: tandem.transfer.v1.Transfer.Exchange:output_type -> tandem.transfer.v1.OwnerMessage
+	15, // [15:16] is the sub-list for method output_type
+	14, // [14:15] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_transfer_proto_init() }
@@ -1370,7 +1485,7 @@ func file_transfer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_transfer_proto_rawDesc), len(file_transfer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -33,9 +33,13 @@ type Config struct {
 
 	// Dial opens connections of the puller; nil means TCP. For tests and proxies.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
-	// NoLocal turns off the shortcut between engines of one process.
-	NoLocal bool
-	Logger  *slog.Logger
+	// NoLocal turns off the shortcut between engines of one process, NoShared the
+	// shared memory between processes of one host, NoEarly the pulling of blocks
+	// while later ones are still computed.
+	NoLocal, NoShared, NoEarly bool
+
+	sums   bool // checksums also within a host, for tests
+	Logger *slog.Logger
 }
 
 // poolIdle is how long the puller keeps an unused data connection. The server

@@ -109,20 +109,29 @@ type idleConn struct {
 	timer *time.Timer
 }
 
-// get returns an unused connection, or a new one if there is none or fresh is
-// set. reused tells that the peer may have closed it since.
-func (p *dataPool) get(ctx context.Context, addr string, fresh bool) (conn net.Conn, reused bool, err error) {
-	p.mu.Lock()
-	if list := p.idle[addr]; len(list) > 0 && !fresh {
-		c := list[len(list)-1]
-		p.idle[addr] = list[:len(list)-1]
-		p.mu.Unlock()
-		c.timer.Stop()
-		return c.conn, true, nil
+// get returns an unused connection, which the peer may have closed since, or a
+// new one if there is none or fresh is set.
+func (p *dataPool) get(ctx context.Context, addr string, fresh bool) (net.Conn, error) {
+	if !fresh {
+		if conn := p.take(addr); conn != nil {
+			return conn, nil
+		}
 	}
-	p.mu.Unlock()
-	conn, err = p.dial(ctx, addr)
-	return conn, false, err
+	return p.dial(ctx, addr)
+}
+
+// take returns an unused connection, nil if there is none.
+func (p *dataPool) take(addr string) net.Conn {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	list := p.idle[addr]
+	if len(list) == 0 {
+		return nil
+	}
+	c := list[len(list)-1]
+	p.idle[addr] = list[:len(list)-1]
+	c.timer.Stop()
+	return c.conn
 }
 
 // put gives a connection back after a complete pull.

@@ -45,11 +45,12 @@ func decodeTokens(in []*pb.Token) ([]transfer.Token, error) {
 	return out, nil
 }
 
-// finOf is the end of a puller's reading.
-func (ss *session) finOf(blocks, crc uint32) *pb.OwnerMessage {
-	return &pb.OwnerMessage{Kind: &pb.OwnerMessage_Fin{Fin: &pb.Fin{
-		Epoch: ss.epoch, Blocks: blocks, Crc: crc, FirstGenTokens: encodeTokens(ss.first),
-	}}}
+// fin tells a puller that all its blocks are computed.
+func (ss *session) fin() {
+	ss.mu.Lock()
+	m := &pb.Fin{Epoch: ss.epoch, Blocks: uint32(len(ss.blocks)), FirstGenTokens: encodeTokens(ss.first)}
+	ss.mu.Unlock()
+	ss.send(&pb.OwnerMessage{Kind: &pb.OwnerMessage_Fin{Fin: m}})
 }
 
 // attachFirst asks every rank for a transfer that none may have yet.
@@ -96,7 +97,7 @@ func (ss *session) owners() []*Transport {
 	return ss.asked
 }
 
-// Progress tells a puller that its transfer is alive.
+// Progress tells a puller that its transfer is alive, and which blocks are computed.
 func (t *Transport) Progress(p transfer.Progress) {
 	ss := t.srv.session(p.Peer)
 	if ss == nil {
@@ -105,7 +106,18 @@ func (t *Transport) Progress(p transfer.Progress) {
 	if p.Claimed {
 		ss.claim(t, p.ID)
 	}
-	ss.send(&pb.OwnerMessage{Kind: &pb.OwnerMessage_Progress{Progress: &pb.Progress{}}})
+	m := &pb.Progress{}
+	if p.Ready > 0 || p.Whole {
+		if !ss.grown(t, p) {
+			return
+		}
+		if p.Whole {
+			ss.fin()
+			return
+		}
+		m.Blocks = uint32(p.Ready)
+	}
+	ss.send(&pb.OwnerMessage{Kind: &pb.OwnerMessage_Progress{Progress: m}})
 }
 
 // End tells a puller that its request ended with its first token.

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"io"
 	"reflect"
@@ -117,20 +118,31 @@ func FuzzReadPull(f *testing.F) {
 
 func FuzzReadFrame(f *testing.F) {
 	payload := []byte("sixteen bytes...")
-	var header [frameHeaderBytes]byte
 	want := frameHeader{seq: 1, block: 2, layerTo: 2}
+	var header [frameHeaderBytes]byte
 	h := want
-	h.seal(&header, payload)
-	f.Add(append(header[:], payload...))
-	f.Fuzz(func(t *testing.T, b []byte) {
+	h.bytes = uint32(len(payload))
+	h.put(&header)
+	frame := append(header[:], payload...)
+	frame = binary.LittleEndian.AppendUint32(frame, addSum(0, frame))
+	f.Add(frame, false, false)
+	f.Add(append(frame, frame...), false, true)
+	f.Add(append(append(header[:], payload...), 0, 0, 0, 0), true, false)
+	f.Fuzz(func(t *testing.T, b []byte, plain, more bool) {
 		got := make([]byte, len(payload)+8)
 		guard := got[len(payload):]
-		_, err := readFrame(bytes.NewReader(b), want, got[:len(payload):len(payload)])
+		r := &frameReader{in: bytes.NewReader(b), plain: plain}
+		err := r.next(want, got[:len(payload):len(payload)], more)
 		if !bytes.Equal(guard, make([]byte, 8)) {
 			t.Fatal("wrote beyond the block")
 		}
 		if err == nil && !bytes.Equal(b[frameHeaderBytes:frameHeaderBytes+len(payload)], got[:len(payload)]) {
 			t.Fatal("accepted other bytes")
+		}
+		if err == nil && more {
+			want := want
+			want.seq++
+			err = r.next(want, got[:len(payload):len(payload)], false)
 		}
 		if err != nil && !errors.Is(err, errCorrupt) && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Fatalf("unexpected error %v", err)
@@ -141,7 +153,7 @@ func FuzzReadFrame(f *testing.F) {
 // TestServerSurvivesGarbage: foreign bytes on the byte path close that
 // connection and nothing else.
 func TestServerSurvivesGarbage(t *testing.T) {
-	o := newOwner(t, Config{NoLocal: true}, newPool(16, 1024).fill(1))
+	o := newOwner(t, Config{NoLocal: true, NoShared: true}, newPool(16, 1024).fill(1))
 	for _, b := range [][]byte{
 		[]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\nxxxxxxxxxxxxxxxx"),
 		(&pullRequest{token: token{9}, layerTo: 2, blocks: 1}).encode(),
@@ -160,7 +172,7 @@ func TestServerSurvivesGarbage(t *testing.T) {
 		}
 		_ = c.Close()
 	}
-	g := newGen(t, Config{NoLocal: true}, newPool(16, 1024))
+	g := newGen(t, Config{NoLocal: true, NoShared: true}, newPool(16, 1024))
 	g.pullTo(o.offer(1, 0, 16), 0, 0)
 	checkOK(t, g.final(t, 1), 16)
 }

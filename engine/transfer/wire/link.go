@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"tandem/engine/transfer"
@@ -31,7 +32,9 @@ type link struct {
 	local  *Server            // when the owner is in this process
 
 	answer   chan *pb.OwnerMessage // ACCEPT, REJECT, or the FIN of a request that ended
+	accepted atomic.Bool
 	progress chan struct{}
+	ready    atomic.Uint32 // blocks of the ACCEPT that PROGRESS told of
 	fin      chan *pb.Fin
 	reply    chan *pb.DoneReply
 	alive    func() // called by await for every PROGRESS
@@ -102,16 +105,25 @@ func (l *link) readLoop() {
 	for {
 		m, err := l.stream.Recv()
 		if err != nil {
-			l.cancel(fmt.Errorf("control stream: %w", err))
+			l.cancel(fmt.Errorf("%w: %w", errLost, err))
 			return
 		}
 		switch k := m.GetKind().(type) {
-		case *pb.OwnerMessage_Accept, *pb.OwnerMessage_Reject:
+		case *pb.OwnerMessage_Accept:
+			if l.accepted.CompareAndSwap(false, true) {
+				offer(l.answer, m)
+			}
+		case *pb.OwnerMessage_Reject:
+			if l.accepted.Load() { // of blocks that were still to come
+				l.cancel((&rejected{k.Reject.GetReason(), k.Reject.GetDetail()}).pullError())
+				return
+			}
 			offer(l.answer, m)
 		case *pb.OwnerMessage_Progress:
+			l.ready.Store(max(l.ready.Load(), k.Progress.GetBlocks()))
 			offer(l.progress, struct{}{})
 		case *pb.OwnerMessage_Fin:
-			if k.Fin.GetFinished() {
+			if k.Fin.GetFinished() && !l.accepted.Load() {
 				offer(l.answer, m)
 			}
 			offer(l.fin, k.Fin)
@@ -142,10 +154,14 @@ func (l *link) send(m *pb.PullerMessage) error {
 		if cause := context.Cause(l.ctx); cause != nil {
 			return cause
 		}
-		return fmt.Errorf("control stream: %w", err)
+		return fmt.Errorf("%w: %w", errLost, err)
 	}
 	return nil
 }
+
+// errLost is the end of a control stream that nobody explained: the transfer may
+// still be there.
+var errLost = errors.New("control stream")
 
 // cancelGrace bounds the delivery of a CANCEL.
 const cancelGrace = time.Second
@@ -179,6 +195,43 @@ func (l *link) finish() {
 	l.hangUp()
 	<-l.read
 	l.release()
+}
+
+// news waits for a PROGRESS, then fin is nil, or FIN.
+func (l *link) news(limit time.Duration) (fin *pb.Fin, err error) {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case fin = <-l.fin:
+		return fin, nil
+	case <-l.progress:
+		l.alive()
+		return nil, nil
+	case <-timer.C:
+		return nil, errTimeout(fmt.Sprintf("no sign of the owner within %v", limit))
+	case <-l.ctx.Done():
+		select {
+		case fin = <-l.fin: // came before the stream's end
+			return fin, nil
+		default:
+		}
+		return nil, context.Cause(l.ctx)
+	}
+}
+
+// ending returns how a pull ends early: by the FIN of a request that ended with
+// its first token, which may have come just before err, or by err.
+func (l *link) ending(fin *pb.Fin, err error) (*pb.Fin, error) {
+	if fin == nil {
+		select {
+		case fin = <-l.fin:
+		default:
+		}
+	}
+	if fin.GetFinished() {
+		return fin, nil
+	}
+	return nil, err
 }
 
 // await returns the next value of c. It fails when the link's context ends or

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"context"
+	"errors"
 	"io"
 	"sync"
 
@@ -127,23 +128,57 @@ func (e ownerEnd) Recv() (*pb.PullerMessage, error) {
 	}
 }
 
-// copyBlocks is the byte path within the process: it copies the blocks of a
-// request and announces FIN like servePull. put gets each block in order, under
-// the session's lock, and must not block.
-func (ss *session) copyBlocks(ctx context.Context, req *pullRequest, put func(i int, block extent) error) error {
-	if err := ss.begin(nil, req); err != nil {
-		return err
+// localPath copies blocks from the pool of another engine of this process.
+type localPath struct{}
+
+func (localPath) name() string { return PathInproc }
+
+func (localPath) offered(l *link, _ *pb.Accept) bool { return l.local != nil }
+
+func (localPath) close() {}
+
+func (localPath) open(ctx context.Context, pl *pull, l *link, a *pb.Accept, _ bool) (reader, error) {
+	ss := l.local.byToken(token(a.GetToken()))
+	if ss == nil {
+		return nil, errStale
 	}
-	for i := range int(req.blocks) {
-		if err := context.Cause(ctx); err != nil {
-			return err
-		}
-		block := ss.rank.memory.at(ss.blocks[int(req.first)+i-ss.skip])
-		if err := ss.read(nil, func() error { return put(i, block) }); err != nil {
-			return err
-		}
-		ss.sent(block.size())
+	return &localReader{ctx: ctx, pl: pl, ss: ss, next: len(pl.order.Have) + pl.verified}, nil
+}
+
+// localReader copies one block with each poll, under the session's lock.
+type localReader struct {
+	ctx           context.Context
+	pl            *pull
+	ss            *session
+	next, ordered int // blocks from the start of the prompt; those ordered
+}
+
+func (r *localReader) read(n int) error {
+	req := &pullRequest{first: uint32(r.next + r.ordered), blocks: uint32(n), layerTo: uint16(r.ss.layers)}
+	r.ordered += n
+	return stale(r.ss.begin(nil, req))
+}
+
+func (r *localReader) poll() (int, error) {
+	if err := context.Cause(r.ctx); err != nil {
+		return 0, err
 	}
-	ss.send(ss.finOf(req.blocks, 0))
-	return nil
+	block := r.ss.rank.memory.at(r.ss.blocks[r.next-r.ss.skip])
+	dst := r.pl.p.memory.at(r.pl.order.Dst[r.pl.verified])
+	if err := r.ss.read(nil, func() error { return dst.copyFrom(block) }); err != nil {
+		return 0, stale(err)
+	}
+	r.next, r.ordered = r.next+1, r.ordered-1
+	r.ss.sent(PathInproc, block.size())
+	return 1, nil
+}
+
+func (r *localReader) close(bool) {}
+
+// stale turns the refusal of an owner in this process into what others get to hear.
+func stale(err error) error {
+	if errors.Is(err, errNotServed) {
+		return errStale
+	}
+	return err
 }

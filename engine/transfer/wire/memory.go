@@ -11,13 +11,16 @@ import (
 // read and written where they are; others go through a buffer of their size.
 type memory struct {
 	transfer.Memory
-	split transfer.SplitMemory // nil if every block is in one piece
-	spare sync.Pool            // of *[]byte
+	split      transfer.SplitMemory // nil if every block is in one piece
+	blockBytes int                  // as the first block says
+	spare      sync.Pool            // of *[]byte
 }
 
 func newMemory(m transfer.Memory) *memory {
 	split, _ := m.(transfer.SplitMemory)
-	return &memory{Memory: m, split: split}
+	mem := &memory{Memory: m, split: split}
+	mem.blockBytes = mem.at(0).size()
+	return mem
 }
 
 // extent is one block: its bytes, or, if those are nil, where to find them.
@@ -48,18 +51,34 @@ func (e extent) place(buf *[]byte) []byte {
 	return *buf
 }
 
+// fill overwrites the block with bytes of its size.
+func (e extent) fill(src []byte) {
+	if e.inOnePiece() {
+		copy(e.bytes, src)
+		return
+	}
+	e.m.split.Write(e.id, src)
+}
+
+// copyTo writes the block to dst, which has its size.
+func (e extent) copyTo(dst []byte) {
+	if e.inOnePiece() {
+		copy(dst, e.bytes)
+		return
+	}
+	e.m.split.Read(e.id, dst)
+}
+
 // copyFrom overwrites the block with another one.
 func (e extent) copyFrom(src extent) error {
 	if e.size() != src.size() {
 		return fmt.Errorf("block %d has %d bytes, the owner's block %d has %d", e.id, e.size(), src.id, src.size())
 	}
 	switch {
-	case src.inOnePiece() && e.inOnePiece():
-		copy(e.bytes, src.bytes)
 	case src.inOnePiece():
-		e.m.split.Write(e.id, src.bytes)
+		e.fill(src.bytes)
 	case e.inOnePiece():
-		src.m.split.Read(src.id, e.bytes)
+		src.copyTo(e.bytes)
 	default:
 		buf := e.m.borrow()
 		src.m.split.Read(src.id, *buf)

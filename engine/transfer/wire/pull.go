@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -33,6 +31,7 @@ type pull struct {
 	ctx      context.Context
 	order    transfer.Pull
 	verified int
+	path     string           // by which blocks came last
 	first    []transfer.Token // of FIN
 	reported time.Time
 }
@@ -44,6 +43,26 @@ func (pl *pull) run() error {
 	if err := pl.check(); err != nil {
 		return err
 	}
+	for tries := 0; ; {
+		before := pl.verified
+		err := pl.once()
+		if tries++; pl.verified > before {
+			tries = 0
+		}
+		if err == nil || !errors.Is(err, errLost) || tries >= triesOfStream || pl.ctx.Err() != nil {
+			return err
+		}
+		pl.p.cfg.Logger.Warn("the control stream broke, the pull attaches again", "disagg_request_id", int64(pl.order.Handle.ID),
+			"endpoint", pl.order.Handle.Endpoint, "blocks", pl.verified, "error", err)
+	}
+}
+
+// triesOfStream is how often in a row the control stream may break without a new
+// block.
+const triesOfStream = 2
+
+// once is a pull over one control stream.
+func (pl *pull) once() error {
 	l, accept, err := pl.attach()
 	if err != nil {
 		return err
@@ -55,6 +74,12 @@ func (pl *pull) run() error {
 	pl.report()
 	defer pl.p.renew(l, &pl.order.Handle, accept.GetEpoch())()
 	return pl.transfer(l, accept)
+}
+
+// have are the hashes of the leading blocks that need not come any more.
+func (pl *pull) have() []transfer.Hash {
+	h := pl.order.Handle.Hashes
+	return h[:min(len(pl.order.Have)+pl.verified, len(h))]
 }
 
 // check compares the order with its handle before the network is touched.
@@ -107,11 +132,11 @@ func (pl *pull) tryAttach(fresh bool) (*link, *pb.Accept, error) {
 	l.alive = pl.report
 	m := &pb.Attach{
 		Id: int64(h.ID), Incarnation: h.Incarnation, Rank: uint32(h.Rank), Epoch: h.Epoch,
-		Layout: encodeLayout(h.Layout), Have: encodeHashes(pl.order.Have),
+		Layout: encodeLayout(h.Layout), Have: encodeHashes(pl.have()),
 		Mac: sign(pl.p.cfg.Key, purposeAttach, h.ID, h.Incarnation),
 	}
 	if h.GenFirst {
-		m.GenFirst, m.PromptTokens, m.Prompt = true, uint32(h.PromptTokens), pl.order.Prompt[:]
+		m.GenFirst, m.PromptTokens, m.Prompt, m.Early = true, uint32(h.PromptTokens), pl.order.Prompt[:], !pl.p.cfg.NoEarly
 	}
 	err = l.send(&pb.PullerMessage{Kind: &pb.PullerMessage_Attach{Attach: m}})
 	var answer *pb.OwnerMessage
@@ -160,9 +185,9 @@ func (pl *pull) checkAccept(a *pb.Accept) error {
 	h := &pl.order.Handle
 	total := h.Layout.Blocks(h.PromptTokens)
 	switch {
-	case int(a.GetSkip()) > len(pl.order.Have) || int(a.GetSkip())+int(a.GetBlocks()) != total:
-		return &rejected{"protocol", fmt.Sprintf("accept offers blocks %d+%d, the prompt has %d and %d are here",
-			a.GetSkip(), a.GetBlocks(), total, len(pl.order.Have))}
+	case int(a.GetSkip()) > len(pl.order.Have)+pl.verified || int(a.GetSkip())+int(a.GetBlocks()) != total || a.GetComing() > a.GetBlocks():
+		return &rejected{"protocol", fmt.Sprintf("accept offers blocks %d+%d, %d of them later, the prompt has %d and %d are here",
+			a.GetSkip(), a.GetBlocks(), a.GetComing(), total, len(pl.order.Have)+pl.verified)}
 	case a.GetBlocks() > 0 && int(a.GetBlockBytes()) != h.Layout.BlockBytes():
 		return &rejected{transfer.RejectLayout, fmt.Sprintf("the owner's blocks have %d bytes, the handle's %d", a.GetBlockBytes(), h.Layout.BlockBytes())}
 	case len(a.GetToken()) != tokenBytes || a.GetDataPort() > 65535:
@@ -196,25 +221,21 @@ func (p *Puller) renew(l *link, h *transfer.Handle, epoch uint32) func() {
 	}
 }
 
-// transfer moves the bytes, checks FIN and gets the owner's confirmation.
+// transfer moves the bytes, waits for FIN and gets the owner's confirmation.
 func (pl *pull) transfer(l *link, a *pb.Accept) error {
-	var sum uint32
-	if len(pl.order.Dst) > 0 {
-		var err error
-		if sum, err = pl.fetch(l, a); err != nil {
-			return err
-		}
-	}
-	fin, err := await(l, l.fin, pl.p.cfg.IdleTimeout, "FIN")
+	fin, err := pl.fetch(l, a)
 	if err != nil {
 		return err
 	}
-	if fin.GetEpoch() != a.GetEpoch() || int(fin.GetBlocks()) != len(pl.order.Dst) || fin.GetCrc() != sum {
-		return fmt.Errorf("%w: FIN of epoch %d, %d blocks, checksum %08x; want %d, %d, %08x", errCorrupt,
-			fin.GetEpoch(), fin.GetBlocks(), fin.GetCrc(), a.GetEpoch(), len(pl.order.Dst), sum)
-	}
 	if err := pl.takeFirst(fin); err != nil {
 		return err
+	}
+	if fin.GetFinished() {
+		return errEnded
+	}
+	if fin.GetEpoch() != a.GetEpoch() || fin.GetBlocks() != a.GetBlocks() {
+		return fmt.Errorf("%w: FIN of epoch %d, %d blocks; want %d, %d", errCorrupt,
+			fin.GetEpoch(), fin.GetBlocks(), a.GetEpoch(), a.GetBlocks())
 	}
 	if err := l.send(&pb.PullerMessage{Kind: &pb.PullerMessage_Done{Done: &pb.Done{Epoch: a.GetEpoch()}}}); err != nil {
 		return err
@@ -237,89 +258,88 @@ func (pl *pull) takeFirst(fin *pb.Fin) (err error) {
 	return nil
 }
 
-// fetch gets the missing blocks and returns the checksum that FIN must have.
-func (pl *pull) fetch(l *link, a *pb.Accept) (uint32, error) {
-	req := &pullRequest{
-		token: token(a.GetToken()), first: uint32(len(pl.order.Have)), blocks: uint32(len(pl.order.Dst)),
-		layerTo: uint16(pl.order.Handle.Layout.Layers),
+// fetch gets the missing blocks, while the owner computes them if it does, until
+// FIN says that there are no more.
+func (pl *pull) fetch(l *link, a *pb.Accept) (*pb.Fin, error) {
+	r := pl.p.routes(l, a)
+	defer func() { r.shut(pl.verified == len(pl.order.Dst)) }()
+	ready, ordered := pl.within(a, int(a.GetBlocks()-a.GetComing())), 0
+	var fin *pb.Fin
+	for {
+		var err error
+		switch {
+		case pl.verified < ready:
+			err = pl.step(l, a, r, ready, &ordered)
+		case fin != nil:
+			return fin, nil
+		default:
+			fin, err = l.news(pl.p.cfg.IdleTimeout)
+		}
+		if err != nil || fin.GetFinished() {
+			return l.ending(fin, err)
+		}
+		if fin != nil {
+			ready = len(pl.order.Dst)
+		} else {
+			ready = max(ready, pl.within(a, int(l.ready.Load())))
+		}
 	}
-	if l.local != nil {
-		return 0, pl.fetchLocal(l, req)
-	}
-	_, host, err := splitEndpoint(pl.order.Handle.Endpoint)
-	if err != nil {
-		return 0, err
-	}
-	addr := net.JoinHostPort(host, strconv.Itoa(int(a.GetDataPort())))
-	sum, reused, err := pl.fetchTCP(l, req, addr, false)
-	if err != nil && reused && pl.verified == 0 && l.ctx.Err() == nil {
-		// The owner closed the idle connection as we took it.
-		sum, _, err = pl.fetchTCP(l, req, addr, true)
-	}
-	return sum, err
 }
 
-func (pl *pull) fetchLocal(l *link, req *pullRequest) error {
-	ss := l.local.byToken(req.token)
-	if ss == nil {
-		return errStale
+// request is a PULL of nothing yet, before the first block that is missing.
+func (pl *pull) request(a *pb.Accept) pullRequest {
+	return pullRequest{
+		token: token(a.GetToken()), first: uint32(len(pl.order.Have) + pl.verified), layerTo: uint16(pl.order.Handle.Layout.Layers),
 	}
-	err := ss.copyBlocks(l.ctx, req, func(i int, block extent) error {
-		if err := pl.p.memory.at(pl.order.Dst[i]).copyFrom(block); err != nil {
-			return err
+}
+
+// within turns a count of the blocks of an ACCEPT into one of those of Dst.
+func (pl *pull) within(a *pb.Accept, n int) int {
+	return min(max(int(a.GetSkip())+n-len(pl.order.Have), pl.verified), len(pl.order.Dst))
+}
+
+// step orders what is ready and takes what comes. A path that breaks is opened
+// anew, or the next one, from the first block on that is missing.
+func (pl *pull) step(l *link, a *pb.Accept, r *route, ready int, ordered *int) (err error) {
+	if len(r.paths) == 0 {
+		return errNoPath
+	}
+	if r.open == nil {
+		*ordered = pl.verified
+		r.open, err = r.paths[0].open(l.ctx, pl, l, a, r.breaks > 0)
+	}
+	if err == nil && *ordered < ready {
+		err = r.open.read(ready - *ordered)
+		*ordered = ready
+	}
+	n := 0
+	if err == nil {
+		if n, err = r.open.poll(); n > 0 {
+			r.breaks = 0
+			pl.advance(r.paths[0].name(), n)
 		}
-		pl.advance()
+	}
+	if err == nil {
 		return nil
-	})
-	if errors.Is(err, errNotServed) {
-		err = errStale
 	}
-	if err != nil {
-		return pl.ioError(l, err)
+	path := r.paths[0].name()
+	if err = pl.ioError(l, err); !resumable(err) {
+		return err
 	}
+	if r.broke(); len(r.paths) == 0 {
+		return err
+	}
+	pl.p.traffic.resumed(path)
+	pl.p.cfg.Logger.Warn("a byte path broke, the pull goes on", "disagg_request_id", int64(pl.order.Handle.ID),
+		"path", path, "next", r.paths[0].name(), "blocks", pl.verified, "error", err)
 	return nil
 }
 
-// fetchTCP reads frames, straight into block memory where that is in one piece. The connection goes back to
-// the pool only after a complete pull.
-func (pl *pull) fetchTCP(l *link, req *pullRequest, addr string, fresh bool) (sum uint32, reused bool, err error) {
-	ctx, cancel := context.WithTimeout(l.ctx, pl.p.cfg.AttachTimeout)
-	conn, reused, err := pl.p.data.get(ctx, addr, fresh)
-	cancel()
-	if err != nil {
-		return 0, false, pl.ioError(l, fmt.Errorf("byte path to %s: %w", addr, err))
-	}
-	r := &deadlineReader{conn: conn, ctx: l.ctx, idle: pl.p.cfg.IdleTimeout}
-	wake := context.AfterFunc(l.ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	if sum, err = pl.readBlocks(r, req); err != nil || !wake() {
-		_ = conn.Close()
-		return sum, reused, pl.ioError(l, err)
-	}
-	pl.p.data.put(addr, conn)
-	return sum, reused, nil
-}
-
-func (pl *pull) readBlocks(r *deadlineReader, req *pullRequest) (uint32, error) {
-	if err := r.write(req.encode()); err != nil {
-		return 0, err
-	}
-	mem, sum := pl.p.memory, uint32(0)
-	buf := mem.borrow()
-	defer mem.giveBack(buf)
-	for i := range req.blocks {
-		want := frameHeader{seq: i, block: req.first + i, layerFrom: req.layerFrom, layerTo: req.layerTo}
-		dst := mem.at(pl.order.Dst[i])
-		crc, err := readFrame(r, want, dst.place(buf))
-		if err != nil {
-			return 0, err
-		}
-		if !dst.inOnePiece() {
-			mem.split.Write(dst.id, *buf)
-		}
-		sum = addFrameSum(sum, crc)
-		pl.advance()
-	}
-	return sum, nil
+// resumable tells whether a pull may go on after an error of its byte path: the
+// lease lives as far as is known, and there is time.
+func resumable(err error) bool {
+	var pe *pullError
+	return !errors.As(err, &pe) && !errors.Is(err, errLost)
 }
 
 // ioError says why the byte path failed: the pull's own end or the control
@@ -340,10 +360,14 @@ func (pl *pull) ioError(l *link, err error) error {
 	return err
 }
 
-// advance counts one more verified block and reports it now and then.
-func (pl *pull) advance() {
-	pl.verified++
-	pl.p.received.Add(uint64(pl.order.Handle.Layout.BlockBytes()))
+// advance counts more verified blocks and reports them now and then.
+func (pl *pull) advance(path string, n int) {
+	pl.verified += n
+	if pl.path != path {
+		pl.path = path
+		pl.p.comesBy(pl.order.Handle.Endpoint, path)
+	}
+	pl.p.traffic.received(path, n*pl.order.Handle.Layout.BlockBytes())
 	if time.Since(pl.reported) >= reportEvery {
 		pl.report()
 	}
@@ -353,34 +377,4 @@ func (pl *pull) advance() {
 func (pl *pull) report() {
 	pl.reported = time.Now()
 	pl.p.events(transfer.PullEvent{ID: pl.order.Handle.ID, Progress: pl.verified})
-}
-
-// deadlineReader reads from a connection that must deliver something within
-// idle, piece by piece, until ctx ends.
-type deadlineReader struct {
-	conn net.Conn
-	ctx  context.Context
-	idle time.Duration
-}
-
-func (r *deadlineReader) Read(b []byte) (int, error) {
-	if err := r.arm(); err != nil {
-		return 0, err
-	}
-	return r.conn.Read(b[:min(len(b), readChunk)])
-}
-
-func (r *deadlineReader) write(b []byte) error {
-	if err := r.arm(); err != nil {
-		return err
-	}
-	_, err := r.conn.Write(b)
-	return err
-}
-
-// arm sets the deadline. If ctx ends in between, the deadline that its AfterFunc
-// set may just have been replaced, so ctx is looked at afterwards.
-func (r *deadlineReader) arm() error {
-	_ = r.conn.SetDeadline(time.Now().Add(r.idle))
-	return context.Cause(r.ctx)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"runtime"
+	"syscall"
 	"testing"
 	"time"
 
@@ -33,8 +34,8 @@ func TestPullMovesOnlyTheMissingSuffix(t *testing.T) {
 		checkBlocks(t, o.mem, 8, mem, 20, 7)
 		checkBlocks(t, before, 0, mem, 0, 20)
 		checkBlocks(t, before, 27, mem, 27, 5)
-		if s := o.Stats(); s.BytesSent != 7*1024 || g.received.Load() != 7*1024 {
-			t.Errorf("stats %+v, %d received", s, g.received.Load())
+		if out, in := moved(o.Puller, g.Puller); out != 7*1024 || in != 7*1024 {
+			t.Errorf("%d bytes sent, %d received", out, in)
 		}
 		if a := next[transfer.Attach](t, o); len(a.Have) != 3 || a.Layout != testLayout || a.Epoch != 7 {
 			t.Errorf("attach %+v", a)
@@ -42,15 +43,15 @@ func TestPullMovesOnlyTheMissingSuffix(t *testing.T) {
 		if d := next[transfer.Done](t, o); d.Epoch != 7 {
 			t.Errorf("done %+v", d)
 		}
-		if cfg.NoLocal && received.read != 7*(1024+frameHeaderBytes) {
+		if cfg.NoLocal && received.read != 7*frameBytes {
 			t.Errorf("%d bytes came for 7 blocks", received.read)
 		}
 	})
 }
 
 func TestNothingMissing(t *testing.T) {
-	bothPaths(t, func(t *testing.T, cfg Config) {
-		o := newOwner(t, cfg, newPool(8, 1024))
+	allPaths(t, func(t *testing.T, cfg Config, owner func(int) *pool) {
+		o := newOwner(t, cfg, owner(8))
 		g := newGen(t, cfg, newPool(8, 1024))
 		g.pullTo(o.offer(1, 0, 4), 0, 4)
 		checkOK(t, g.final(t, 1), 0)
@@ -60,8 +61,8 @@ func TestNothingMissing(t *testing.T) {
 // The owner may not know all blocks that the puller holds; the puller still
 // fetches only what it lacks.
 func TestOwnerSkipsLess(t *testing.T) {
-	bothPaths(t, func(t *testing.T, cfg Config) {
-		o := newOwner(t, cfg, newPool(8, 1024).fill(3))
+	allPaths(t, func(t *testing.T, cfg Config, owner func(int) *pool) {
+		o := newOwner(t, cfg, owner(8).fill(3))
 		o.onAttach = func(a transfer.Attach) bool {
 			a.Have = a.Have[:1]
 			o.answer(a)
@@ -80,8 +81,8 @@ func TestRejects(t *testing.T) {
 		{transfer.RejectLayout, CodeLayout},
 		{transfer.RejectStale, CodeStale},
 	}
-	bothPaths(t, func(t *testing.T, cfg Config) {
-		o := newOwner(t, cfg, newPool(8, 1024))
+	allPaths(t, func(t *testing.T, cfg Config, owner func(int) *pool) {
+		o := newOwner(t, cfg, owner(8))
 		g := newGen(t, cfg, newPool(8, 1024))
 		for i, c := range cases {
 			id := transfer.ID(i + 1)
@@ -111,8 +112,8 @@ func TestRejects(t *testing.T) {
 }
 
 func TestStaleAtDone(t *testing.T) {
-	bothPaths(t, func(t *testing.T, cfg Config) {
-		o := newOwner(t, cfg, newPool(8, 1024))
+	allPaths(t, func(t *testing.T, cfg Config, owner func(int) *pool) {
+		o := newOwner(t, cfg, owner(8))
 		o.onDone = func(d transfer.Done) bool {
 			o.mu.Lock()
 			o.leases[d.ID].epoch++
@@ -159,7 +160,7 @@ func TestRevokeWhilePulling(t *testing.T) {
 // stop returns only after a read in progress.
 func TestStopWaitsForTheReader(t *testing.T) {
 	for range 50 {
-		ss := &session{phase: phaseServing}
+		ss := &session{srv: &Server{}, phase: phaseServing}
 		inside, release, order := make(chan struct{}), make(chan struct{}), make(chan string, 2)
 		go func() {
 			_ = ss.read(nil, func() error {
@@ -217,7 +218,7 @@ func TestRanks(t *testing.T) {
 // Revoke does not wait for a puller that has stopped reading.
 func TestRevokeInterruptsABlockedWrite(t *testing.T) {
 	const blocks, size = 64, 1 << 20
-	o := newOwner(t, Config{NoLocal: true, IdleTimeout: time.Hour}, newPool(blocks, size))
+	o := newOwner(t, Config{NoLocal: true, NoShared: true, IdleTimeout: time.Hour}, newPool(blocks, size))
 	served := make(chan struct{}, blocks+1)
 	o.mem.onBlock = func(int32) { served <- struct{}{} }
 	unblock := make(chan struct{})
@@ -227,7 +228,7 @@ func TestRevokeInterruptsABlockedWrite(t *testing.T) {
 		}
 		return c, nil
 	}}
-	g := newGen(t, Config{NoLocal: true, Dial: nw.dial}, newPool(blocks, size))
+	g := newGen(t, Config{NoLocal: true, NoShared: true, Dial: nw.dial}, newPool(blocks, size))
 	h := o.offer(1, 0, blocks)
 	h.Layout = bigLayout
 	h.PromptTokens, h.Hashes = blocks*bigLayout.BlockTokens, nil
@@ -281,9 +282,9 @@ func TestSecondAttachReplacesTheFirst(t *testing.T) {
 }
 
 func TestConcurrentPulls(t *testing.T) {
-	bothPaths(t, func(t *testing.T, cfg Config) {
+	allPaths(t, func(t *testing.T, cfg Config, owner func(int) *pool) {
 		const pulls, blocks = 50, 8
-		o := newOwner(t, cfg, newPool(pulls*blocks, 1024).fill(7))
+		o := newOwner(t, cfg, owner(pulls*blocks).fill(7))
 		g := newGen(t, cfg, newPool(pulls*blocks, 1024))
 		for i := range pulls {
 			g.pullTo(o.offer(transfer.ID(i+1), i*blocks, blocks), i*blocks, 0)
@@ -309,9 +310,9 @@ func TestConcurrentPulls(t *testing.T) {
 }
 
 func TestConnectionsAreReused(t *testing.T) {
-	o := newOwner(t, Config{NoLocal: true}, newPool(8, 1024).fill(1))
+	o := newOwner(t, Config{NoLocal: true, NoShared: true}, newPool(8, 1024).fill(1))
 	nw := &network{}
-	g := newGen(t, Config{NoLocal: true, Dial: nw.dial}, newPool(8, 1024))
+	g := newGen(t, Config{NoLocal: true, NoShared: true, Dial: nw.dial}, newPool(8, 1024))
 	for id := range transfer.ID(5) {
 		g.pullTo(o.offer(id+1, 0, 8), 0, 0)
 		checkOK(t, g.final(t, id+1), 8)
@@ -323,8 +324,8 @@ func TestConnectionsAreReused(t *testing.T) {
 
 // An idle connection that the owner closed is replaced without failing a pull.
 func TestStaleIdleConnection(t *testing.T) {
-	o := newOwner(t, Config{NoLocal: true}, newPool(8, 1024).fill(1))
-	g := newGen(t, Config{NoLocal: true}, newPool(8, 1024))
+	o := newOwner(t, Config{NoLocal: true, NoShared: true}, newPool(8, 1024).fill(1))
+	g := newGen(t, Config{NoLocal: true, NoShared: true}, newPool(8, 1024))
 	g.pullTo(o.offer(1, 0, 8), 0, 0)
 	checkOK(t, g.final(t, 1), 8)
 	o.srv.mu.Lock()
@@ -337,9 +338,9 @@ func TestStaleIdleConnection(t *testing.T) {
 }
 
 func TestKey(t *testing.T) {
-	bothPaths(t, func(t *testing.T, cfg Config) {
+	allPaths(t, func(t *testing.T, cfg Config, owner func(int) *pool) {
 		with := func(key string) Config { c := cfg; c.Key = []byte(key); return c }
-		o := newOwner(t, with("secret"), newPool(8, 1024).fill(1))
+		o := newOwner(t, with("secret"), owner(8).fill(1))
 		for i, c := range []struct {
 			key string
 			ok  bool
@@ -369,11 +370,21 @@ func TestStartMistakes(t *testing.T) {
 
 func BenchmarkPull(b *testing.B) {
 	const blocks, size = 64, 1 << 20
-	for name, cfg := range map[string]Config{"tcp": {NoLocal: true}, "local": {}} {
-		b.Run(fmt.Sprintf("%s/%dx1MiB", name, blocks), func(b *testing.B) {
-			o := newOwner(b, cfg, newPool(blocks, size).fill(1))
-			g := newGen(b, cfg, newPool(blocks, size))
+	for _, c := range []struct {
+		name   string
+		cfg    Config
+		shared bool
+	}{{"inproc", Config{}, false}, {"shm", Config{NoLocal: true}, true}, {"stage", Config{NoLocal: true}, false}, {"tcp", Config{NoLocal: true, NoShared: true}, false}, {"tcp-sums", Config{NoLocal: true, NoShared: true, sums: true}, false}} {
+		b.Run(fmt.Sprintf("%s/%dx1MiB", c.name, blocks), func(b *testing.B) {
+			mem := newPool(blocks, size)
+			if c.shared {
+				mem = newSharedPool(b, blocks, size)
+			}
+			o := newOwner(b, c.cfg, mem.fill(1))
+			g := newGen(b, c.cfg, newPool(blocks, size))
 			b.SetBytes(blocks * size)
+			var before, after syscall.Rusage
+			_ = syscall.Getrusage(syscall.RUSAGE_SELF, &before)
 			id := transfer.ID(0)
 			for b.Loop() {
 				id++
@@ -382,6 +393,9 @@ func BenchmarkPull(b *testing.B) {
 				g.pullTo(h, 0, 0)
 				checkOK(b, g.final(b, id), blocks)
 			}
+			_ = syscall.Getrusage(syscall.RUSAGE_SELF, &after)
+			spent := time.Duration(after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano())
+			b.ReportMetric(spent.Seconds()/(float64(b.N)*blocks*size/1e9), "core-s/GB")
 		})
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"tandem/engine/transfer"
@@ -48,8 +47,8 @@ type Puller struct {
 	memory   *memory
 	events   func(transfer.PullEvent)
 	controls controls
-	data     dataPool
-	received atomic.Uint64 // bytes of verified blocks
+	paths    []pullerPath // the best one first
+	traffic  traffic
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -58,6 +57,7 @@ type Puller struct {
 	mu    sync.Mutex
 	pulls map[transfer.ID]context.CancelCauseFunc
 	beats map[transfer.ID]*beat
+	known map[string]string // byte path by endpoint
 }
 
 // NewPuller returns a puller that writes blocks of memory and reports to events,
@@ -68,11 +68,16 @@ func NewPuller(cfg Config, memory transfer.Memory, events func(transfer.PullEven
 		cfg: cfg, memory: newMemory(memory), events: events,
 		pulls: map[transfer.ID]context.CancelCauseFunc{},
 		beats: map[transfer.ID]*beat{},
+		known: map[string]string{},
 	}
 	p.ctx, p.cancel = context.WithCancelCause(context.Background())
 	dial := func(ctx context.Context, addr string) (net.Conn, error) { return cfg.Dial(ctx, addr) }
 	p.controls = controls{dial: dial, conns: map[string]*control{}}
-	p.data = dataPool{dial: dial, idle: map[string][]*idleConn{}}
+	p.paths = []pullerPath{localPath{}}
+	if shared := newSharedReader(&p.cfg); shared != nil {
+		p.paths = append(p.paths, shared)
+	}
+	p.paths = append(p.paths, &tcpPath{pool: dataPool{dial: dial, idle: map[string][]*idleConn{}}})
 	return p
 }
 
@@ -126,7 +131,9 @@ func (p *Puller) Close() {
 	p.mu.Unlock()
 	p.wg.Wait()
 	p.controls.close()
-	p.data.close()
+	for _, path := range p.paths {
+		path.close()
+	}
 }
 
 // run is the life of one pull.
@@ -153,6 +160,8 @@ func (p *Puller) run(ctx context.Context, cancel context.CancelCauseFunc, order 
 		p.events(failed(id, pl.verified, err))
 		return
 	}
+	p.traffic.pulled(pl.path)
+	p.cfg.Logger.Debug("KV blocks fetched", "disagg_request_id", int64(id), "endpoint", order.Handle.Endpoint, "path", pl.path, "blocks", pl.verified)
 	p.events(transfer.PullEvent{ID: id, Progress: pl.verified, Done: true, OK: true, First: pl.first})
 }
 

@@ -36,6 +36,9 @@ type Server struct {
 	sessions map[transfer.Peer]*session
 	tokens   map[token]*session
 	conns    map[net.Conn]bool
+
+	paths   []ownerPath // besides TCP and that within the process
+	retired []func()    // what sessions may still touch, to be freed after them
 }
 
 // Listen opens both listeners and serves them until Close. Ranks are added with
@@ -62,6 +65,9 @@ func Listen(cfg Config) (*Server, error) {
 		sessions: map[transfer.Peer]*session{},
 		tokens:   map[token]*session{},
 		conns:    map[net.Conn]bool{},
+	}
+	if shared := newSharedOwner(s); shared != nil {
+		s.paths = append(s.paths, shared)
 	}
 	s.rpc = grpc.NewServer(
 		// A dead puller is noticed although it owes us nothing.
@@ -94,14 +100,17 @@ func (s *Server) Incarnation() string { return s.cfg.Incarnation }
 func (s *Server) Rank(rank int, memory transfer.Memory, inbox func(any)) *Transport {
 	t := &Transport{
 		Puller: NewPuller(s.cfg, memory, func(e transfer.PullEvent) { inbox(e) }),
-		srv:    s, inbox: inbox,
+		srv:    s, id: uint32(rank), inbox: inbox,
+	}
+	for _, path := range s.paths {
+		path.register(t)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ranks[uint32(rank)] != nil {
+	if s.ranks[t.id] != nil {
 		panic(fmt.Sprintf("wire: rank %d added twice", rank))
 	}
-	s.ranks[uint32(rank)] = t
+	s.ranks[t.id] = t
 	return t
 }
 
@@ -110,26 +119,8 @@ func (s *Server) Rank(rank int, memory transfer.Memory, inbox func(any)) *Transp
 type Transport struct {
 	*Puller
 	srv   *Server
+	id    uint32
 	inbox func(any)
-	sent  atomic.Uint64
-}
-
-// Stats is a snapshot of one rank's transfer traffic.
-type Stats struct {
-	BytesSent     uint64 // of blocks that pullers were given
-	BytesReceived uint64 // of blocks that were pulled and verified
-	Pulls         int    // own pulls in progress
-	KeepAlives    int    // queued requests whose leases are being renewed
-}
-
-// Stats returns the counters of this rank.
-func (t *Transport) Stats() Stats {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return Stats{
-		BytesSent: t.sent.Load(), BytesReceived: t.received.Load(),
-		Pulls: len(t.pulls), KeepAlives: len(t.beats),
-	}
 }
 
 // Accept starts serving a pull.
@@ -149,8 +140,9 @@ func (t *Transport) DoneReply(d transfer.DoneReply) {
 	}
 }
 
-// Revoke ends the serving of a lease. When it returns, nothing reads the lease's
-// blocks any more; it waits at most for a memory copy in progress.
+// Revoke ends the serving of a lease. When it returns, nothing here reads the
+// lease's blocks any more, and pullers that read them in shared memory can tell what
+// came too late; it waits at most for a memory copy in progress.
 func (t *Transport) Revoke(id transfer.ID) { t.srv.revoke(id, nil) }
 
 // EncodeHandle returns the bytes of a handle; an empty endpoint or incarnation
@@ -213,6 +205,9 @@ func (s *Server) open() *session {
 
 // forget drops a session whose control stream is gone.
 func (s *Server) forget(ss *session) {
+	for _, path := range s.paths {
+		path.forget(ss)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.sessions, ss.peer)
@@ -240,12 +235,33 @@ func (s *Server) accept(t *Transport, a transfer.Accept) {
 		s.tokens[ss.token] = ss
 	}
 	s.mu.Unlock()
-	ss.send(&pb.OwnerMessage{Kind: &pb.OwnerMessage_Accept{Accept: &pb.Accept{
-		Epoch: a.Epoch, Skip: uint32(a.Skip), Blocks: uint32(len(a.Blocks)),
+	m := &pb.Accept{
+		Epoch: a.Epoch, Skip: uint32(a.Skip), Blocks: uint32(len(a.Blocks)), Coming: uint32(a.Coming),
 		BlockBytes: uint32(size), DataPort: s.dataPort, Token: ss.token[:],
-	}}})
-	if len(a.Blocks) == 0 {
-		ss.send(ss.finOf(0, 0))
+	}
+	s.describe(ss, m)
+	ss.send(&pb.OwnerMessage{Kind: &pb.OwnerMessage_Accept{Accept: m}})
+	if a.Coming == 0 {
+		ss.fin()
+	}
+}
+
+// describe adds the byte paths of the session's blocks to an ACCEPT.
+func (s *Server) describe(ss *session, to *pb.Accept) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	if ss.phase != phaseServing {
+		return // revoked since
+	}
+	for _, path := range s.paths {
+		path.describe(ss, to)
+	}
+}
+
+// retract ends what was described. The session's mu is held.
+func (s *Server) retract(ss *session) {
+	for _, path := range s.paths {
+		path.retract(ss)
 	}
 }
 
@@ -287,7 +303,13 @@ func (s *Server) Close() {
 	for _, ss := range open {
 		ss.end()
 	}
+	for _, path := range s.paths {
+		path.close()
+	}
 	_ = s.data.Close()
 	s.rpc.Stop()
 	s.wg.Wait()
+	for _, free := range s.retired {
+		free()
+	}
 }

@@ -53,9 +53,12 @@ type session struct {
 	epoch  uint32 // of the lease, from Accept on
 	skip   int
 	blocks []int32
+	ready  int // leading ones of blocks that are computed
 	layers int
 	conn   net.Conn // that is being written
+	pushed bool     // this side was asked to send blocks
 	renew  time.Time
+	word   word // by which readers of shared memory see the end
 }
 
 // sessionBacklog is far more than one transfer's messages; a puller that lets
@@ -204,6 +207,11 @@ func (ss *session) refuse(reason, detail string) {
 // them away at once.
 func (ss *session) done(epoch uint32) {
 	if ss.stop() {
+		ss.mu.Lock()
+		if !ss.pushed { // the puller read them by itself
+			ss.rank.traffic.sent(PathShared, len(ss.blocks)*ss.rank.memory.blockBytes)
+		}
+		ss.mu.Unlock()
 		ss.rank.inbox(transfer.Done{Peer: ss.peer, ID: ss.id, Epoch: epoch})
 	}
 }
@@ -246,6 +254,25 @@ func (ss *session) grant(t *Transport, a transfer.Accept) bool {
 		return false
 	}
 	ss.phase, ss.epoch, ss.skip, ss.blocks, ss.first = phaseServing, a.Epoch, a.Skip, a.Blocks, a.First
+	ss.ready = len(a.Blocks) - a.Coming
+	return true
+}
+
+// grown notes how many blocks are computed and reports whether that is news for
+// the puller.
+func (ss *session) grown(t *Transport, p transfer.Progress) bool {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	if ss.phase != phaseServing || ss.id != p.ID || ss.rank != t {
+		return false
+	}
+	if p.Whole {
+		p.Ready, ss.first = len(ss.blocks), p.First
+	}
+	if p.Ready > len(ss.blocks) || p.Ready <= ss.ready && !p.Whole {
+		return false
+	}
+	ss.ready = p.Ready
 	return true
 }
 
@@ -264,6 +291,7 @@ func (ss *session) stop() bool {
 	serving := ss.phase == phaseServing
 	if serving {
 		ss.phase = phaseDone
+		ss.srv.retract(ss)
 		if ss.conn != nil {
 			_ = ss.conn.SetWriteDeadline(time.Unix(1, 0)) // wakes a blocked write
 		}

@@ -27,6 +27,7 @@ const wait = 10 * time.Second
 // blocks are shown through splitPool, and onRead sees each copy as it begins.
 type pool struct {
 	data    [][]byte
+	seg     *segment // that data is in
 	onBlock func(id int32)
 	split   bool
 	onRead  func(id int32)
@@ -41,10 +42,33 @@ func (p *pool) memory() transfer.Memory {
 
 func newPool(blocks, size int) *pool {
 	p := &pool{data: make([][]byte, blocks)}
+	all := make([]byte, blocks*size)
 	for i := range p.data {
-		p.data[i] = make([]byte, size)
+		p.data[i] = all[i*size : (i+1)*size : (i+1)*size]
 	}
 	return p
+}
+
+// newSharedPool is a pool that other processes could map.
+func newSharedPool(t testing.TB, blocks, size int) *pool {
+	seg, err := newSegment("test", blocks*size)
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(seg.close)
+	p := &pool{data: make([][]byte, blocks), seg: seg}
+	for i := range p.data {
+		p.data[i] = seg.bytes[i*size : (i+1)*size : (i+1)*size]
+	}
+	return p
+}
+
+// File implements transfer.SharedMemory.
+func (p *pool) File() (fd uintptr, size int64, ok bool) {
+	if p.seg == nil {
+		return 0, 0, false
+	}
+	return uintptr(p.seg.fd), int64(len(p.seg.bytes)), true
 }
 
 func (p *pool) Block(id int32) []byte {
@@ -271,9 +295,20 @@ func checkBlocks(t testing.TB, a *pool, fromA int, b *pool, fromB, n int) {
 	}
 }
 
-// bothPaths runs a test over sockets and within the process.
+// allPaths runs a test over every byte path, and gives it the owner's pool for that.
+func allPaths(t *testing.T, f func(t *testing.T, cfg Config, owner func(blocks int) *pool)) {
+	private := func(blocks int) *pool { return newPool(blocks, 1024) }
+	bothPaths(t, func(t *testing.T, cfg Config) { f(t, cfg, private) })
+	t.Run("shm", func(t *testing.T) {
+		f(t, Config{NoLocal: true}, func(blocks int) *pool { return newSharedPool(t, blocks, 1024) })
+	})
+	t.Run("stage", func(t *testing.T) { f(t, Config{NoLocal: true}, private) })
+}
+
+// bothPaths runs a test over TCP and within the process, where an owner sees who
+// reads its blocks.
 func bothPaths(t *testing.T, f func(t *testing.T, cfg Config)) {
-	for name, cfg := range map[string]Config{"tcp": {NoLocal: true}, "local": {}} {
+	for name, cfg := range map[string]Config{"tcp": {NoLocal: true, NoShared: true}, "local": {}} {
 		t.Run(name, func(t *testing.T) { f(t, cfg) })
 	}
 }
@@ -349,4 +384,13 @@ func (c *faultyConn) Read(b []byte) (int, error) {
 	c.read += n
 	c.mu.Unlock()
 	return n, err
+}
+
+// moved are the bytes that an owner says it sent and a puller that it received.
+func moved(owner, puller *Puller) (out, in uint64) {
+	for i := range pathNames {
+		out += owner.traffic[i].out.Load()
+		in += puller.traffic[i].in.Load()
+	}
+	return out, in
 }
