@@ -54,6 +54,8 @@ type LoadOptions struct {
 	HangTimeout time.Duration      // a rank that is missed for so long ends the instance, 0 = never
 	Idle        time.Duration      // see Config
 	Group       *GroupOptions      // nil = all ranks are in this process
+
+	Deterministic bool // a row's bits are independent of its batch on a GPU too
 }
 
 // GroupOptions spreads the ranks of an instance over several processes.
