@@ -210,8 +210,12 @@ func (m *Manager) spilled(j *job, r Result) {
 	t.spilling--
 	current := j.epoch == m.epoch
 	if _, twice := t.disk.find(j.Hash); r == Done && current && !twice {
+		gone := m.Level(j.Hash) == Nowhere // left the host meanwhile
 		t.disk.put(j.file, j.Parent, j.Hash, j.Priority)
 		t.stats.Spilled++
+		if gone {
+			m.tell(t.disk.slots[j.file].stored(Disk))
+		}
 	}
 	t.disk.done(j.file)
 	if slot, ok := t.host.find(j.Hash); ok && slot == j.Slot && current && r == Done {
