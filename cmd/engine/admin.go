@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// adminServer serves pprof on a listener of its own.
+// adminServer serves pprof and the debug pages on a listener of its own.
 type adminServer struct {
 	addr string // http://host:port, or off
 	srv  io.Closer
@@ -36,7 +36,19 @@ func (p *process) startAdmin() (adminServer, error) {
 	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	mux.HandleFunc("POST /cluster/role", p.changeRole)
+	for _, page := range []string{"requests", "blocks", "flight"} {
+		mux.HandleFunc("GET /debug/"+page, p.debugPage)
+	}
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 	go func() { _ = srv.Serve(ln) }()
 	return adminServer{addr: "http://" + ln.Addr().String(), srv: srv}, nil
+}
+
+// debugPage answers beside the engine's goroutine, so also while that hangs.
+func (p *process) debugPage(w http.ResponseWriter, r *http.Request) {
+	if h := p.debug.Load(); h != nil {
+		(*h).ServeHTTP(w, r)
+		return
+	}
+	http.Error(w, "the worker is starting", http.StatusServiceUnavailable)
 }

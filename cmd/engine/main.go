@@ -36,7 +36,7 @@ func root() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	cmd.AddCommand(serveCommand(), modelCommand(), routeCommand(), renderChat(), &cobra.Command{
+	cmd.AddCommand(serveCommand(), modelCommand(), routeCommand(), renderChat(), debugCommand(), &cobra.Command{
 		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
 		Run: func(cmd *cobra.Command, _ []string) { _, _ = fmt.Fprintln(cmd.OutOrStdout(), "engine", version) },
 	})

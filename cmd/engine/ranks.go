@@ -13,6 +13,7 @@ func (p *process) spread(o *runner.LoadOptions, key []byte) {
 	c := &p.cfg
 	o.Ranks, o.AttentionDP, o.ADP = c.TensorParallelSize, c.ADP(), c.AttentionDP.Settings
 	o.SplitMLP, o.HangTimeout = c.ADP() && c.AttentionDP.DenseMLP == config.DenseSplit, c.HangTimeout()
+	o.Stall = c.Stall()
 	if g := p.group; g != nil {
 		o.Group = &runner.GroupOptions{
 			Addr: g.Addr, First: g.First, Last: g.Last, Key: key, Host: wireHost(p.host, p.listener.Addr()),

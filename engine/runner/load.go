@@ -51,7 +51,8 @@ type LoadOptions struct {
 	AttentionDP bool               // each rank has requests of its own
 	ADP         adprouter.Settings // with AttentionDP
 	SplitMLP    bool               // with AttentionDP: dense MLPs are split over the ranks
-	HangTimeout time.Duration      // a rank that is missed for so long ends the instance, 0 = never
+	HangTimeout time.Duration      // a step or rank without headway for so long ends the instance, 0 = never
+	Stall       time.Duration      // see Config
 	Idle        time.Duration      // see Config
 	Group       *GroupOptions      // nil = all ranks are in this process
 
@@ -355,7 +356,7 @@ func (l *Loaded) engine(ctx context.Context, o *LoadOptions, ck *model.Checkpoin
 			})
 		}
 	}
-	cfg := Config{Core: core, Info: info, Logger: o.Logger, Text: l.show, Idle: o.idle()}
+	cfg := Config{Core: core, Info: info, Logger: o.Logger, Text: l.show, Idle: o.idle(), Stall: o.Stall, Hang: o.HangTimeout}
 	switch size := max(o.Ranks, 1); {
 	case size == 1:
 		if cfg.Overlap = l.devices.overlap(); o.Overlap != nil {

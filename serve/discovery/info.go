@@ -82,6 +82,7 @@ type Health struct {
 	RequestsActive int     `json:"requests_active"`
 	LastStepAgeMs  float64 `json:"last_step_age_ms"`
 	KVBlocksFree   int     `json:"kv_blocks_free"`
+	Reason         string  `json:"reason,omitempty"` // what keeps it from serving, in words
 }
 
 // Instance is one worker as placement and legs see it. It is a snapshot; its slices and Info are shared and not changed.

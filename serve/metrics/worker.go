@@ -147,6 +147,7 @@ var engineMetrics = []engineMetric{
 	engineGauge("free_blocks", "KV blocks that hold nothing.", func(s *runner.Stats) float64 { return float64(s.BlocksFree) }),
 	engineGauge("active_blocks", "KV blocks that a request uses.", func(s *runner.Stats) float64 { return float64(s.BlocksActive) }),
 	engineGauge("cached_blocks", "KV blocks kept for reuse.", func(s *runner.Stats) float64 { return float64(s.BlocksReusable) }),
+	engineGauge("fenced_blocks", "Of the active KV blocks those of ended requests that a running step may still write.", func(s *runner.Stats) float64 { return float64(s.BlocksFenced) }),
 	engineGauge("leased_blocks", "KV blocks waiting to be fetched by a gen worker.", func(s *runner.Stats) float64 { return float64(s.BlocksLeased) }),
 	engineGauge("receiving_blocks", "KV blocks that a fetch writes to.", func(s *runner.Stats) float64 { return float64(s.BlocksReceiving) }),
 	engineGauge("recv_inflight", "Fetches of KV under way.", func(s *runner.Stats) float64 { return float64(s.Receiving) }),
@@ -154,12 +155,25 @@ var engineMetrics = []engineMetric{
 	engineGauge("holds", "Reasons, of any kind, for which blocks are held.", func(s *runner.Stats) float64 { return float64(s.Holds) }),
 	engineCounter("prefix_hit_tokens_total", "Prompt tokens found in the cache at admission.", func(s *runner.Stats) uint64 { return s.PrefixHitTokens }),
 	engineCounter("prefix_query_tokens_total", "Prompt tokens looked for in the cache at admission.", func(s *runner.Stats) uint64 { return s.PrefixQueryTokens }),
+	engineCounter("pending_share_tokens_total", "Prompt tokens shared with requests that had still to compute them.", func(s *runner.Stats) uint64 { return s.PendingShare }),
 	engineCounter("evicted_blocks_total", "Cached blocks given up for new ones.", func(s *runner.Stats) uint64 { return s.EvictedBlocks }),
 	engineCounter("lease_expired_total", "Hand-overs that nobody fetched in time.", func(s *runner.Stats) uint64 { return s.LeasesExpired }),
 	engineCounter("stale_pull_total", "Fetches voided because their lease had changed.", func(s *runner.Stats) uint64 { return s.StalePulls }),
 	engineCounter("recompute_fallback_total", "Failed fetches replaced by local prefill.", func(s *runner.Stats) uint64 { return s.Recomputed }),
+	engineCounter("step_errors_total", "Steps that failed.", func(s *runner.Stats) uint64 { return s.StepErrors }),
+	engineGauge("error_budget", "Points left of 10 before failed steps end the engine.", func(s *runner.Stats) float64 { return s.ErrorBudget }),
+	engineCounter("deadlocks_total", "Times that nothing could be scheduled although requests waited: bugs.", func(s *runner.Stats) uint64 { return s.Deadlocks }),
 	engineCounter("illegal_transition_total", "State changes that must not happen: bugs.", func(s *runner.Stats) uint64 { return s.IllegalTransition }),
+	engineGauge("pool_full_seconds", "For how long no KV block was free and none was won.", func(s *runner.Stats) float64 { return s.PoolFull.Seconds() }),
+	engineGauge("ready", "1 while /health answers 200.", ready),
 	engineGauge("last_step_age_seconds", "Since the end of the last iteration.", func(s *runner.Stats) float64 { return s.LastStepAge.Seconds() }),
+}
+
+func ready(s *runner.Stats) float64 {
+	if s.Health == runner.HealthOK || s.Health == runner.HealthIdle {
+		return 1
+	}
+	return 0
 }
 
 // Describe implements prometheus.Collector.
@@ -167,6 +181,7 @@ func (c *engineCollector) Describe(ch chan<- *prometheus.Desc) {
 	for i := range engineMetrics {
 		ch <- engineMetrics[i].desc
 	}
+	describeLoop(ch)
 	describeRanks(ch)
 }
 
@@ -180,5 +195,6 @@ func (c *engineCollector) Collect(ch chan<- prometheus.Metric) {
 		m := &engineMetrics[i]
 		ch <- prometheus.MustNewConstMetric(m.desc, m.kind, m.get(&s))
 	}
+	collectLoop(ch, &s)
 	collectRanks(ch, &s, info)
 }

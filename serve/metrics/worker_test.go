@@ -17,7 +17,8 @@ func TestWorkerMetrics(t *testing.T) {
 	m := NewWorker(reg, func() (runner.Stats, runner.Info, bool) {
 		return runner.Stats{
 			LastStepAge: 1500 * time.Millisecond,
-			Stats:       executor.Stats{Iter: 7, PrefillTokens: 11, DecodeTokens: 5, BlocksFree: 3, BlocksLeased: 2, HandoffsOpen: 1, LeasesExpired: 4},
+			Timings:     runner.Timings{Sched: runner.Timing{Count: 3, Sum: time.Millisecond, Counts: [24]uint64{1, 1, 0, 1}}},
+			Stats:       executor.Stats{HoldAges: [executor.NumHolds]time.Duration{0, 2 * time.Second}, ErrorBudget: 9.5, Iter: 7, PrefillTokens: 11, DecodeTokens: 5, BlocksFree: 3, BlocksLeased: 2, HandoffsOpen: 1, LeasesExpired: 4},
 		}, runner.Info{}, loaded
 	})
 	scrape := func() string {
@@ -47,6 +48,8 @@ func TestWorkerMetrics(t *testing.T) {
 		`tandem_requests_total{endpoint="chat",kind="full",status="200",stream="true"} 1`,
 		`tandem_requests_total{endpoint="completions",kind="refused",status="400",stream="false"} 1`,
 		"tandem_prompt_tokens_total 10", "tandem_cached_tokens_total 6", "tandem_completion_tokens_total 4",
+		`tandem_hold_age_seconds{kind="lease"} 2`, `tandem_hold_age_seconds{kind="step"} 0`, "tandem_error_budget 9.5", "tandem_ready 0",
+		"tandem_sched_seconds_count 3", `tandem_sched_seconds_bucket{le="4e-06"} 2`, `tandem_sched_seconds_bucket{le="1.6e-05"} 3`, "tandem_device_gap_seconds_count 0",
 		"# TYPE tandem_iterations_total counter", "# TYPE tandem_free_blocks gauge", "go_goroutines",
 	} {
 		if !strings.Contains(text, want+"\n") && !strings.Contains(text, want+" ") {

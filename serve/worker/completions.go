@@ -29,6 +29,8 @@ func (s *Server) completions(e openai.Endpoint) http.HandlerFunc {
 			return
 		}
 		defer stream.Cancel() // a no-op once the request has ended
+		s.track(j, r, stream)
+		defer s.live.drop(j)
 		x.receipt(stream)
 		if j.wire.Stream {
 			x.stream(stream)

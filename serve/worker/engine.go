@@ -21,6 +21,9 @@ type Engine interface {
 	Submit(ctx context.Context, r *request.Request, opaque []byte) (Stream, error)
 	Abort(ctx context.Context, disaggID int64) (executor.AbortState, error)
 	Stats(stall time.Duration) runner.Stats
+	// Views tells what the ranks of this process have, for debugging. It waits for
+	// fresh figures until ctx ends at most.
+	Views(ctx context.Context) []runner.View
 	Info() runner.Info
 }
 

@@ -70,6 +70,7 @@ type fakeEngine struct {
 	brokenAt  int  // > 0: Next panics after this many tokens
 	health    runner.Health
 	route     *runner.Route      // nil: not placed
+	views     []runner.View
 	ranks     []runner.RankStats // of Stats, which are their sum
 	abort     executor.AbortState
 
@@ -93,6 +94,9 @@ func (e *fakeEngine) Stats(time.Duration) runner.Stats {
 		HandoffsOpen: 6, Receiving: 7, Running: 8, Waiting: 9,
 	}}
 }
+
+// Views implements Engine.
+func (e *fakeEngine) Views(context.Context) []runner.View { return e.views }
 
 func (e *fakeEngine) Abort(ctx context.Context, id int64) (executor.AbortState, error) {
 	if e.busy {

@@ -74,7 +74,7 @@ func (s *Server) health(w http.ResponseWriter, _ *http.Request) {
 		st := b.Engine.Stats(s.cfg.Stall)
 		h = discovery.Health{
 			Status: string(st.Health), RequestsActive: st.Alive, KVBlocksFree: st.BlocksFree + st.BlocksReusable,
-			LastStepAgeMs: float64(st.LastStepAge) / float64(time.Millisecond),
+			LastStepAgeMs: float64(st.LastStepAge) / float64(time.Millisecond), Reason: st.Reason,
 		}
 		ready = st.Health == runner.HealthOK || st.Health == runner.HealthIdle
 		if ready && s.draining.Load() {

@@ -91,6 +91,7 @@ type Server struct {
 	log      *slog.Logger
 	events   cacheEvents
 	heavy    openai.Gate
+	live     live
 }
 
 // New makes a server that answers 503 until Attach.
