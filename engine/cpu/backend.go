@@ -25,6 +25,7 @@ type Backend struct {
 	threads  int
 	pool     *kernels.Pool
 	kv       kernels.KV
+	mem      kvPool // of kv
 	prog     *kernels.Program
 	store    *Store
 	packed   int // bytes that this backend put in the store
@@ -66,11 +67,12 @@ func New(cfg Config) (*Backend, error) {
 		BlockTokens: cfg.KV.BlockTokens, F32: cfg.KV.DType == tensor.F32,
 	}
 	var err error
-	if b.kv.Pool, err = kernels.NewRegion(b.kv.BlockBytes() * cfg.KV.Blocks); err != nil {
+	if b.mem, err = newKVPool(b.kv.BlockBytes()*cfg.KV.Blocks, cfg.Shared); err != nil {
 		return nil, fmt.Errorf("CPU backend: KV pool: %w", err)
 	}
+	b.kv.Pool = b.mem.Region
 	if err = b.store.enter(); err != nil {
-		b.kv.Pool.Close()
+		b.mem.close()
 		return nil, fmt.Errorf("CPU backend: %w", err)
 	}
 	if b.pool, err = kernels.NewPool(b.threads); err == nil {
@@ -98,7 +100,8 @@ func (b *Backend) Close() {
 	if b.pool != nil {
 		b.pool.Close()
 	}
-	b.kv.Pool.Close()
+	b.mem.close()
+	b.kv.Pool.Bytes = nil
 	b.store.leave()
 	if b.cfg.Store == nil {
 		_ = b.store.Close() // nobody else is in it

@@ -22,6 +22,9 @@ type Config struct {
 	// KV is the geometry of the paged cache. BlockTokens must be a multiple of
 	// 16 and HeadDim one too.
 	KV tensor.KVShape
+	// Shared lets other processes of the host map the KV pool, see Backend.File. The
+	// system may have larger pages for memory that is private.
+	Shared bool
 	// MaxRows is the most rows of a batch (max_num_tokens).
 	MaxRows int
 	// Group is the group that the backend's rank belongs to, nil for a backend
