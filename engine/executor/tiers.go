@@ -210,6 +210,10 @@ func (c *Core) wakeDisk() {
 	}
 }
 
+// Remains is what would be lost with the process and belongs into files: see
+// kvcache. The core must be idle, and is of no use afterwards.
+func (c *Core) Remains() []Move { return c.kv.Remains() }
+
 // Restore enters the files that an earlier process left, the least recently used
 // first. Call it before anything else.
 func (c *Core) Restore(files []kvcache.File) { c.kv.Restore(files) }

@@ -285,3 +285,44 @@ func (m *Manager) builtOn(h blockhash.Hash) bool {
 	}
 	return m.tiers != nil && (m.tiers.host.builtOn(h) || m.tiers.disk.builtOn(h))
 }
+
+// Remains orders what would be lost with the process to be written to files, the
+// most valuable first, and what is in their way to be erased. The moves have no
+// Job; those of the device have Slot -1. No other move may be under way, and the
+// Manager is of no use afterwards.
+func (m *Manager) Remains() []Move {
+	t := m.tiers
+	if t == nil || t.disk == nil || t.off {
+		return nil
+	}
+	var out []Move
+	keep := func(mv Move) bool {
+		if _, ok := t.disk.find(mv.Hash); ok || mv.Priority < t.MinPriority {
+			return true
+		}
+		slot, lost, dropped, ok := t.disk.room(mv.Priority)
+		if dropped {
+			out = append(out, Move{Kind: Erase, Hash: lost})
+		}
+		if ok { // its hold stays, so that nothing that follows takes its place
+			t.disk.put(slot, mv.Parent, mv.Hash, mv.Priority)
+			out = append(out, mv)
+		}
+		return ok
+	}
+	for list := int8(maxPriority); list >= 0; list-- {
+		for id := m.lists.tail[list]; id >= 0; id = m.blocks[id].prev {
+			b := &m.blocks[id]
+			if !keep(Move{Kind: Spill, Block: id, Slot: -1, Hash: b.hash, Parent: b.parent, Priority: b.priority}) {
+				return out
+			}
+		}
+		for slot := t.host.lists.tail[list]; slot >= 0; slot = t.host.slots[slot].prev {
+			b := &t.host.slots[slot]
+			if !keep(Move{Kind: Spill, Slot: slot, Hash: b.hash, Parent: b.parent, Priority: b.priority}) {
+				return out
+			}
+		}
+	}
+	return out
+}

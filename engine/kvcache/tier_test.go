@@ -441,3 +441,39 @@ func TestTiersAtRandom(t *testing.T) {
 		}
 	})
 }
+
+func TestRemainsAreTheNewestAndWhole(t *testing.T) {
+	m, x := tierPool(t, 4, 4, Tiers{HostBlocks: 8, DiskBlocks: 4, MinPriority: 30}), newMemory(4, 8)
+	root := blockhash.Root("m0", "", "")
+	var users []*user
+	for i := range 4 {
+		u, _ := prefill(t, m, x, root, seqTokens(100*i, 13))
+		m.Release(u.table)
+		users = append(users, u)
+	}
+	files := map[blockhash.Hash]bool{}
+	for h := range x.files {
+		files[h] = true
+	}
+	for _, mv := range m.Remains() {
+		if mv.Kind == Erase {
+			delete(files, mv.Hash)
+			continue
+		}
+		if mv.Kind != Spill || mv.Slot < 0 && x.device[mv.Block] != mv.Hash || mv.Slot >= 0 && x.host[mv.Slot] != mv.Hash {
+			t.Fatalf("%+v does not say where the content is", mv)
+		}
+		files[mv.Hash] = true
+	}
+	for i, h := range users[3].hashes[:3] {
+		if !files[h] {
+			t.Errorf("block %d of what was used last would be lost", i)
+		}
+	}
+	if len(files) > 4 {
+		t.Errorf("%d files, the limit is 4", len(files))
+	}
+	for range m.Remains() {
+		t.Error("more of what is in files already")
+	}
+}

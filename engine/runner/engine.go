@@ -67,6 +67,7 @@ type Config struct {
 	// Overlap gives the device of an engine with one rank a step while the results
 	// of the one before are looked at. Groups of ranks run their steps in turn.
 	Overlap bool
+	Tiers   TierConfig
 	// Stall is how long work may see no headway before that is logged and the engine
 	// not ready, 0 = 10 s; Hang after how long Run gives up, 0 = never. Ranks of a
 	// group that are missed end it by the time-out of their collectives instead.
@@ -135,7 +136,9 @@ func New(cfg Config, device Device, transport Transport) (*Engine, error) {
 		return nil, err
 	}
 	e := newEngine(cfg)
-	e.add(newRank(0, core, device, transport, cfg.Info.Vocab, e.log))
+	if err := e.add(newRank(0, core, device, transport, cfg.Info.Vocab, e.log), cfg.Tiers.Memory); err != nil {
+		return nil, err
+	}
 	e.status.set(0, RankStats{Stats: core.Stats()}, e.Now())
 	return e, nil
 }
@@ -158,11 +161,17 @@ func newEngine(cfg Config) *Engine {
 	return e
 }
 
-func (e *Engine) add(r *rank) {
+// add takes a rank in, whose device has memory unless that is nil.
+func (e *Engine) add(r *rank, memory transfer.Memory) (err error) {
+	r.tiers, err = openTiers(&e.cfg, r, r.device, memory, func(done []executor.MoveDone) { e.TransferEvent(r.id, done) })
+	if err != nil {
+		return err
+	}
 	r.retired = e.status.remove
 	r.clock = e.Now
 	e.ranks = append(e.ranks, r)
 	e.status.ranks[r.id].step = r.core.Recorder().Running
+	return nil
 }
 
 // Now returns the engine clock, to make deadlines with.
@@ -341,6 +350,9 @@ func (e *Engine) bury(err error) {
 	}
 	for _, r := range e.ranks {
 		r.bury()
+		if !e.stuck.Load() { // else its device, and what copies to it, hang with it
+			r.tiers.close(r.core, err == nil)
+		}
 	}
 	why := "the engine has stopped"
 	if err != nil {

@@ -108,7 +108,10 @@ func NewGroup(cfg GroupConfig, members []Member) (*Engine, error) {
 		}
 		r := newRank(id, core, m.Device, m.Transport, cfg.Info.Vocab, e.log)
 		r.effects = lock.Effects
-		e.add(r)
+		if err := e.add(r, nil); err != nil {
+			e.bury(err)
+			return nil, err
+		}
 		r.retired = g.retired
 		g.members = append(g.members, &member{rank: r, g: g, lock: lock})
 		e.status.set(id, RankStats{Stats: core.Stats()}, e.Now())

@@ -42,6 +42,7 @@ type LoadOptions struct {
 	TokensOnly  bool            // do without tokenizer: requests are token ids and give no text
 	Overlap     *bool           // see Config; of one rank. nil = as is best for the device
 	Wire        *wire.Config    // nil = no KV transfer
+	Tiers       TierOptions     // below the KV pool
 	PackedDir   string          // where the CPU keeps packed weights between starts, empty = nowhere
 	Incarnation string
 	Logger      *slog.Logger
@@ -325,6 +326,10 @@ func (l *Loaded) engine(ctx context.Context, o *LoadOptions, ck *model.Checkpoin
 		Layers: kv.Layers, KVHeads: ck.Config.KVHeads, HeadDim: kv.HeadDim, DType: kv.DType.String(), BlockTokens: kv.BlockTokens, Packing: l.devices.packing(),
 	}
 	fingerprint := ck.Fingerprint()
+	tiers, err := o.tiers(&core, fingerprint, l.Backends[0].Info(), ranks)
+	if err != nil {
+		return err
+	}
 	if core.Namespace == "" {
 		core.Namespace = name + "@" + fingerprint[:16]
 	}
@@ -356,7 +361,7 @@ func (l *Loaded) engine(ctx context.Context, o *LoadOptions, ck *model.Checkpoin
 			})
 		}
 	}
-	cfg := Config{Core: core, Info: info, Logger: o.Logger, Text: l.show, Idle: o.idle(), Stall: o.Stall, Hang: o.HangTimeout}
+	cfg := Config{Tiers: tiers, Core: core, Info: info, Logger: o.Logger, Text: l.show, Idle: o.idle(), Stall: o.Stall, Hang: o.HangTimeout}
 	switch size := max(o.Ranks, 1); {
 	case size == 1:
 		if cfg.Overlap = l.devices.overlap(); o.Overlap != nil {

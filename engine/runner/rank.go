@@ -37,7 +37,8 @@ type rank struct {
 	retired func(request.ID)
 
 	events events
-	taken  []any // events in work
+	taken  []any  // events in work
+	tiers  *tiers // nil = none
 
 	look   look
 	times  timings
@@ -108,6 +109,10 @@ func (r *rank) hear(now time.Duration) {
 			r.core.KeepAlive(now, m)
 		case transfer.PullEvent:
 			r.core.PullEvent(now, m)
+		case []executor.MoveDone:
+			for _, d := range m {
+				r.core.Moved(now, d)
+			}
 		case snapshotAsk:
 			m.reply <- r.core.CacheSnapshot()
 		default:
@@ -121,6 +126,7 @@ func (r *rank) hear(now time.Duration) {
 // carry does what the core asked for since the last time.
 func (r *rank) carry() {
 	fx := r.effects()
+	r.tiers.carry(fx.Moves)
 	for i := range fx.Outputs {
 		r.deliver(&fx.Outputs[i])
 	}

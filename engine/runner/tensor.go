@@ -301,6 +301,7 @@ func (l *Loaded) tensorParallel(ctx context.Context, o *LoadOptions, cfg Config,
 		memory.pools = append(memory.pools, b)
 		memory.parts = append(memory.parts, headRange{first, n})
 	}
+	cfg.Tiers.Memory = memory
 	if l.Engine, err = New(cfg, t.leader, l.transport(0, memory)); err == nil {
 		l.Engine.tensor = t
 	}

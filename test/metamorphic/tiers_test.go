@@ -1,0 +1,68 @@
+package metamorphic
+
+import (
+	"testing"
+
+	"tandem/engine/runner"
+	"tandem/engine/tensor"
+	"tandem/test/tinymodel"
+)
+
+// below puts tiers below a device that has room for a few requests only.
+func below(hostBlocks int, disk string) func(*runner.LoadOptions, load) {
+	return func(o *runner.LoadOptions, l load) {
+		reuse(o, l)
+		o.PoolTokens, o.Core.MaxSeqLen, o.Core.OnboardAlways = l.tight, l.tight, true
+		o.Core.Tiers.MinPriority = 30
+		o.Tiers = runner.TierOptions{HostBytes: int64(hostBlocks) * blockBytes(o), DiskDir: disk}
+		if disk != "" {
+			o.Tiers.DiskBytes = 1 << 30
+		}
+	}
+}
+
+// blockBytes is the size of a block of the tiny model.
+func blockBytes(o *runner.LoadOptions) int64 {
+	const perToken = 2 * 2 * 2 * 16 // keys and values of two layers with two heads
+	if o.KVDType == tensor.F32 {
+		return int64(o.Core.BlockTokens * perToken * 4)
+	}
+	return int64(o.Core.BlockTokens * perToken * 2)
+}
+
+func onboards(st runner.Stats) bool { return st.OnboardBytes > 0 && st.MovesFailed == 0 }
+func loads(st runner.Stats) bool    { return st.LoadBytes > 0 && st.SpillBytes > 0 && st.MovesFailed == 0 }
+func restores(st runner.Stats) bool { return st.LoadBytes > 0 && st.BadFiles == 0 }
+
+// TestTiersGiveTheSame forces content out of the device and back: by the host, by
+// files, and by files of an engine that has ended.
+func TestTiersGiveTheSame(t *testing.T) {
+	dir := t.TempDir()
+	if err := tinymodel.WriteServable(dir, 7); err != nil {
+		t.Fatal(err)
+	}
+	l := load{requests: 16, tokens: 20, prompt: 150, pool: 8192, tight: 320, vocab: 512}
+	for _, dtype := range []tensor.DType{tensor.BF16, tensor.F32} {
+		t.Run(dtype.String(), func(t *testing.T) {
+			disk := t.TempDir()
+			list := []variant{
+				{name: "alone", alone: true},
+				{name: "host", change: below(400, ""), twice: true, happened: onboards},
+				{name: "host, overlap, chunks of 16, pauses", change: all(below(400, ""), chunk(16), squeeze, overlap), twice: true, happened: onboards},
+				{name: "host, split", change: below(400, ""), split: true, twice: true},
+				{name: "disk", change: below(12, disk), twice: true, happened: loads},
+				{name: "disk of before", change: below(12, disk), alone: true, happened: restores},
+			}
+			for i := range list {
+				change := list[i].change
+				list[i].change = func(o *runner.LoadOptions, l load) {
+					o.KVDType = dtype
+					if change != nil {
+						change(o, l)
+					}
+				}
+			}
+			compare(t, dir, l, list)
+		})
+	}
+}
