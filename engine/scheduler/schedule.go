@@ -38,17 +38,21 @@ func (s *Scheduler) begin(lim Limits) {
 }
 
 // decode gives each decoding request one row, oldest first, and pauses the
-// youngest when blocks run out.
+// youngest when blocks run out. A prefill that is older than a decoding request
+// gets its blocks before that one, which only one whose pull failed still lacks,
+// and one place in the batch is kept for such prefills: requests that were pulled
+// come without asking for one.
 func (s *Scheduler) decode() {
+	places := s.lim.MaxBatch
 	for i := 0; i < len(s.running.list); {
 		q := s.running.list[i]
-		if decoding(q) && s.wanted(q) {
-			if s.tokens == 0 || len(s.plan.Rows) == s.lim.MaxBatch {
-				return
-			}
-			if s.grow(q, q.Computed+1) {
-				s.row(q, 1)
-			}
+		switch {
+		case !s.wanted(q):
+		case !decoding(q):
+			places = s.lim.MaxBatch - 1
+			s.grow(q, q.Known)
+		case s.tokens > 0 && len(s.plan.Rows) < places && s.grow(q, q.Computed+1):
+			s.row(q, 1)
 		}
 		if i < len(s.running.list) && s.running.list[i] == q {
 			i++ // else q itself was paused
@@ -58,21 +62,16 @@ func (s *Scheduler) decode() {
 
 // continuePrefill gives started prefills their next chunk.
 func (s *Scheduler) continuePrefill() {
-	for i := 0; i < len(s.running.list) && !s.full; {
-		q := s.running.list[i]
-		if !decoding(q) && s.wanted(q) {
-			n := s.offer(q.Computed, q.Known-q.Computed, true)
-			if n == 0 {
-				s.full = true
-				return
-			}
-			if s.grow(q, q.Computed+n) {
-				s.rowOrDeal(q, n)
-			}
+	for _, q := range s.running.list {
+		if decoding(q) || !s.wanted(q) || s.blocksFor(q.Known) > len(q.Table) {
+			continue
 		}
-		if i < len(s.running.list) && s.running.list[i] == q {
-			i++
+		n := s.offer(q.Computed, q.Known-q.Computed, true)
+		if n == 0 {
+			s.full = true
+			return
 		}
+		s.rowOrDeal(q, n)
 	}
 }
 

@@ -266,7 +266,7 @@ func TestDeadlinesAndQueueTimeout(t *testing.T) {
 	verify(t, w)
 }
 
-func TestDrainRevokesIdleLeases(t *testing.T) {
+func TestDrainEndsLeasesThatNobodyReads(t *testing.T) {
 	c := pairConfig(executor.Ctx, 16, 16)
 	w := worker(t, c)
 	r := full(1, prompt(1, 40), 8)
@@ -278,6 +278,9 @@ func TestDrainRevokesIdleLeases(t *testing.T) {
 	late := w.Submit(0, full(2, prompt(2, 4), 2), nil)
 	if late.Err == nil || late.Err.Code != request.EngineDead {
 		t.Errorf("late: %v", late.Err)
+	}
+	if _, err := w.Step(c.Attach); err != nil {
+		t.Fatal(err)
 	}
 	verify(t, w)
 }
@@ -433,6 +436,7 @@ func randomCluster(t *rapid.T) *Cluster {
 	}
 	for _, w := range []*Worker{ctx, gen} {
 		w.Overlap = rapid.SampledFrom([]Overlap{InTurn, Eager, Lazy}).Draw(t, "overlap")
+		w.Strict = true
 	}
 	c := NewCluster(ctx, gen, rapid.Uint64().Draw(t, "seed"))
 	c.Net.StopTime = 20 * time.Millisecond

@@ -17,7 +17,7 @@ func (w *Worker) Restart() error {
 	}
 	w.Core, w.fetch, w.cfg = c, c.Effects, c.Config()
 	w.Model, w.flying = NewModel(w.cfg.Vocab, w.cfg.Blocks, w.cfg.BlockTokens), nil
-	w.shelf = w.shelf.restart()
+	w.shelf, w.strict = w.shelf.restart(), strict{}
 	c.Restore(w.shelf.known)
 	for _, id := range w.Order {
 		for _, t := range w.Tracks[id].Choices() {

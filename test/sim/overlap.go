@@ -46,10 +46,14 @@ func (w *Worker) overlapped(now time.Duration) (bool, error) {
 }
 
 func (w *Worker) launch(now time.Duration, before *launch) *launch {
+	w.look()
 	b := w.Core.Plan(now)
 	w.flush()
 	if b == nil {
 		return nil
+	}
+	if err := w.proveBatch(b); err != nil && w.err == nil {
+		w.err = err
 	}
 	return &launch{batch: b, before: before}
 }

@@ -23,6 +23,7 @@ type puller struct {
 
 func (c *Cluster) startPull(pl transfer.Pull) {
 	p := &puller{c: c, pull: pl}
+	c.Gen.receives(pl.Dst, true)
 	c.pulls[pl.Handle.ID] = p
 	c.started = append(c.started, p)
 	p.attach()
@@ -88,6 +89,9 @@ func (p *puller) ended(m transfer.End) {
 // this cannot get lost.
 func (p *puller) report(e transfer.PullEvent) {
 	e.ID = p.pull.Handle.ID
+	if e.Done {
+		p.c.Gen.receives(p.pull.Dst, false)
+	}
 	if !p.c.Net.ReadOn { // else no block is certain before the lease is confirmed
 		e.Progress = p.moved
 	}

@@ -70,6 +70,7 @@ type Worker struct {
 	Log      string // rows of each step as "id:tokens", if KeepLog
 	KeepLog  bool
 
+	Strict     bool   // prove after each step what prove.go lists
 	CheckEvery uint64 // prove the core's invariants in every n-th step, 0 = in all
 
 	Overlap Overlap // plan a step while another runs
@@ -79,6 +80,9 @@ type Worker struct {
 	cfg   executor.Config
 	shelf *shelf
 	err   error
+
+	strict strict
+	forked bool // had a request of several choices, which may start as if it were paused
 }
 
 // NewWorker makes a worker.
@@ -101,6 +105,7 @@ func (w *Worker) Root(r *request.Request) blockhash.Hash {
 // Submit hands a request to the core.
 func (w *Worker) Submit(now time.Duration, r *request.Request, h *transfer.Handle) *Track {
 	t := newTrack(r)
+	w.forked = w.forked || r.Answers() > 1
 	if w.Tracks[r.ID] == nil {
 		w.Order = append(w.Order, r.ID)
 	}
@@ -115,12 +120,16 @@ func (w *Worker) Step(now time.Duration) (bool, error) {
 	if w.Overlap != InTurn {
 		return w.overlapped(now)
 	}
+	w.look()
 	b := w.Core.Plan(now)
 	w.flush()
 	if b == nil {
 		return false, w.check()
 	}
 	if err := w.checkBatch(b); err != nil {
+		return true, err
+	}
+	if err := w.proveBatch(b); err != nil {
 		return true, err
 	}
 	w.apply(now, b, w.run(b))
@@ -160,6 +169,9 @@ func (w *Worker) check() error {
 	}
 	if w.CheckEvery > 0 && w.Core.Stats().Iter%w.CheckEvery != 0 {
 		return nil
+	}
+	if err := w.proveEvents(); err != nil {
+		return err
 	}
 	return w.Core.Check()
 }
