@@ -338,7 +338,7 @@ func (p *process) load(ctx context.Context, path string, key []byte) (*runner.Lo
 	if t := p.cfg.Transceiver; t != nil {
 		o.Wire = &wire.Config{
 			Host: wireHost(p.host, p.listener.Addr()), Port: t.ControlPort, DataPort: t.DataPort, Advertise: t.AdvertiseHost,
-			Key: key, Logger: p.log, AttachTimeout: time.Duration(t.Attach) * time.Millisecond,
+			Key: key, Logger: p.log, AttachTimeout: time.Duration(t.Attach) * time.Millisecond, NoShared: t.Backend == "TCP",
 		}
 	}
 	last, tensors, bytes := time.Now(), 0, 0

@@ -9,6 +9,7 @@ import (
 	"tandem/engine/executor"
 	"tandem/engine/lockstep"
 	"tandem/engine/request"
+	"tandem/engine/transfer"
 )
 
 // Stats is a snapshot of the engine, at most one iteration old.
@@ -32,6 +33,8 @@ type Stats struct {
 	// Moves are conversations that changed their rank: decided, and those of them
 	// that ended, with their blocks or without.
 	Moves, Moved, MovesFailed uint64
+	// Traffic is what moved between workers and the ranks of this process, by byte path.
+	Traffic []transfer.Traffic
 }
 
 // RankStats is a snapshot of one attention-DP rank.
@@ -153,7 +156,7 @@ func (e *Engine) Stats(stall time.Duration) Stats {
 	if progress != s.progress {
 		s.progress, s.moved = progress, now
 	}
-	out := Stats{Timings: times, Alive: len(s.ids), Queued: s.queue.Queued, Strict: s.queue.Strict}
+	out := Stats{Timings: times, Traffic: e.traffic(), Alive: len(s.ids), Queued: s.queue.Queued, Strict: s.queue.Strict}
 	moves := &s.queue.Moves
 	out.Moves, out.Moved, out.MovesFailed = moves.Started, moves.Committed, moves.Failed+moves.Expired+moves.Forgotten
 	last := now

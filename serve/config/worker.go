@@ -126,7 +126,7 @@ type Scheduling struct {
 
 // Transceiver is cache_transceiver_config; times in milliseconds.
 type Transceiver struct {
-	Backend           string  `mapstructure:"backend"` // DEFAULT
+	Backend           string  `mapstructure:"backend"` // DEFAULT, TCP
 	TransferTimeout   int     `mapstructure:"kv_transfer_timeout_ms"`
 	Lease             int     `mapstructure:"lease_ms"`
 	Attach            int     `mapstructure:"attach_ms"`
@@ -378,8 +378,8 @@ func (t *Transceiver) validate() error {
 		return fmt.Errorf(at+"data_port: %d is outside 0..65535", t.DataPort)
 	case strings.ContainsAny(t.AdvertiseHost, "/ []"):
 		return fmt.Errorf(at+"advertise_host: %q must be a host name or an address without port and brackets", t.AdvertiseHost)
-	case t.Backend != "DEFAULT":
-		return fmt.Errorf(at+"backend: %q is unknown, use DEFAULT", t.Backend)
+	case t.Backend != "DEFAULT" && t.Backend != "TCP":
+		return fmt.Errorf(at+"backend: %q is unknown, use DEFAULT or TCP", t.Backend)
 	case t.MaxConcurrentRecv < 1:
 		return fmt.Errorf(at+"max_concurrent_recv: %d must be at least 1", t.MaxConcurrentRecv)
 	case t.MaxInflightBytes < 1:

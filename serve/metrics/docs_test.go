@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"tandem/engine/runner"
+	"tandem/engine/transfer"
 	"tandem/serve/disagg"
 	"tandem/serve/router"
 	"tandem/serve/worker"
@@ -95,7 +96,7 @@ func (s *spy) compare(t *testing.T, heading string) {
 func TestPageHasTheWorkerMetrics(t *testing.T) {
 	reg := &spy{prometheus.NewRegistry(), map[string]bool{}}
 	m := NewWorker(reg, func() (runner.Stats, runner.Info, bool) {
-		return runner.Stats{Ranks: []runner.RankStats{{Placed: map[string]uint64{"new": 1}}}}, runner.Info{Router: "default"}, true
+		return runner.Stats{Ranks: []runner.RankStats{{Placed: map[string]uint64{"new": 1}}}, Traffic: []transfer.Traffic{{Path: "shm"}}}, runner.Info{Router: "default"}, true
 	})
 	m.Done(worker.Observation{Endpoint: "chat", Kind: "full", Status: 200, Finish: "stop", Elapsed: time.Second})
 	RegisterMembership(reg, func() (bool, uint64) { return true, 0 })

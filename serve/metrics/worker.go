@@ -182,6 +182,7 @@ func (c *engineCollector) Describe(ch chan<- *prometheus.Desc) {
 		ch <- engineMetrics[i].desc
 	}
 	describeLoop(ch)
+	describeTransfer(ch)
 	describeRanks(ch)
 }
 
@@ -196,5 +197,6 @@ func (c *engineCollector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(m.desc, m.kind, m.get(&s))
 	}
 	collectLoop(ch, &s)
+	collectTransfer(ch, &s)
 	collectRanks(ch, &s, info)
 }
