@@ -241,7 +241,7 @@ const (
 //	Apply(now, Result)
 //	Effects() *Effects                               valid until the next call on the core
 //	NextDeadline() (time.Duration, bool)             engine-clock time of the next local deadline
-//	Drain(now)                                       stop admitting; revoke when idle
+//	Drain(now)                                       stop admitting; leases that nobody reads end soon
 //	Fatal() error                                    why the core gave up; all requests are closed then
 //	Stats() Stats
 //	Requests([]RequestReport) []RequestReport        what is here, for people

@@ -66,27 +66,35 @@ func (c *Core) Abort(now time.Duration, id transfer.ID) AbortState {
 	return state
 }
 
-// Drain stops taking requests. Those that are here end as usual; when none is
-// left that computes or pulls, leases that nobody attached to are revoked.
+// Drain stops taking requests. Those that are here end as usual, and hand-overs
+// are completed: a lease that nobody reads lasts Config.Attach after its last
+// sign, in which a gen worker that lives comes for it.
 func (c *Core) Drain(now time.Duration) {
 	c.now = now
-	if !c.draining {
-		c.note(EventDrain, 0, nil)
-	}
-	c.draining = true
-	c.dismiss("this worker is shutting down")
-	c.revokeIdle()
-}
-
-func (c *Core) revokeIdle() {
-	if !c.draining || c.alive > c.openLeases {
+	if c.draining {
 		return
 	}
+	c.note(EventDrain, 0, nil)
+	c.draining = true
+	c.dismiss("this worker is shutting down")
 	for _, s := range c.slots {
-		if s != nil && s.State == request.CtxSend && !s.lease.attached {
+		switch {
+		case s == nil || s.State != request.CtxSend || s.lease.attached:
+		case s.lent: // saves work that nobody will do here
 			c.endLease(s)
+		default:
+			s.lease.expires = min(s.lease.expires, now+c.patience())
+			c.retime(s)
 		}
 	}
+}
+
+// patience is how long a lease lasts without a sign of who reads it.
+func (c *Core) patience() time.Duration {
+	if c.draining {
+		return min(c.cfg.Lease, c.cfg.Attach)
+	}
+	return c.cfg.Lease
 }
 
 // ResetCache forgets all reusable K and V, for example after new weights were

@@ -39,7 +39,7 @@ func (c *Core) openLease(s *sequence, out Output) {
 // lease puts the blocks of s, in CtxSend, under a lease for its first p tokens.
 func (c *Core) lease(s *sequence, p int) *transfer.Handle {
 	c.epoch++
-	s.lease = lease{first: c.epoch, epoch: c.epoch, expires: c.now + c.cfg.Lease}
+	s.lease = lease{first: c.epoch, epoch: c.epoch, expires: c.now + c.patience()}
 	c.hold(s, HoldLease)
 	c.openLeases++
 	for _, id := range s.Table {
@@ -170,6 +170,8 @@ func (c *Core) Detach(now time.Duration, m transfer.Detach) {
 		return
 	}
 	s.lease.attached = false
+	s.lease.expires = min(s.lease.expires, c.now+c.patience())
+	c.retime(s)
 	c.epoch++
 	s.lease.epoch = c.epoch
 }

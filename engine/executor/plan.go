@@ -35,7 +35,6 @@ func (c *Core) Plan(now time.Duration) *Batch {
 			break
 		}
 	}
-	c.revokeIdle()
 	return nil
 }
 

@@ -436,7 +436,6 @@ func randomCluster(t *rapid.T) *Cluster {
 	}
 	for _, w := range []*Worker{ctx, gen} {
 		w.Overlap = rapid.SampledFrom([]Overlap{InTurn, Eager, Lazy}).Draw(t, "overlap")
-		w.Strict = true
 	}
 	c := NewCluster(ctx, gen, rapid.Uint64().Draw(t, "seed"))
 	c.Net.StopTime = 20 * time.Millisecond
