@@ -204,6 +204,8 @@ type Stats struct {
 	MovesFailed       uint64
 	BadFiles          uint64 // of MovesFailed: files that did not hold what they should
 	DiskRests         uint64 // times at which the disk was left alone after a failure
+	ConvOverlap       uint64 // requests of a conversation that had another one under way
+	DeadTails         uint64 // blocks that a later turn did not take up again and that go first now
 	RecomputedCheaper uint64 // times at which content was not brought, since computing it looks cheaper
 
 	Lent         uint64 // prefixes lent to other ranks

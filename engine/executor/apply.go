@@ -77,6 +77,7 @@ func (c *Core) land(f *flight, i int, r Sampled) {
 		c.forkOff(s, r.Forks)
 	}
 	if !row.Sample {
+		c.publish(s)
 		return
 	}
 	c.sampled(s, r)
@@ -96,19 +97,17 @@ func (f *flight) incomplete(res []Sampled) error {
 	return nil
 }
 
-// commit enters the full computed blocks of s into the index.
+// commit enters the computed blocks of s that may be shared into the index.
 func (c *Core) commit(s *sequence) {
-	b := c.cfg.BlockTokens
-	full := s.done / b
-	if !c.cfg.BlockReuse || s.private || full <= s.committed {
-		s.committed = max(s.committed, full)
-		return
+	b, full := c.cfg.BlockTokens, c.shareable(s)
+	if c.cfg.BlockReuse && !s.private && full > s.committed {
+		s.chain(full, b)
+		for i := s.committed; i < full; i++ {
+			c.kv.Commit(s.Table[i], s.parent(i), s.hashes[i], s.tokens[i*b:(i+1)*b])
+		}
 	}
-	s.chain(full, b)
-	for i := s.committed; i < full; i++ {
-		c.kv.Commit(s.Table[i], s.parent(i), s.hashes[i], s.tokens[i*b:(i+1)*b])
-	}
-	s.committed = full
+	s.committed = max(s.committed, full)
+	c.turnPrefilled(s)
 }
 
 // sampled appends a new output token and moves the request on.
@@ -184,6 +183,7 @@ func (c *Core) countPrefix(s *sequence) {
 // unadmit puts a request that was admitted in the step that does not count back
 // into the queue, in its place.
 func (c *Core) unadmit(s *sequence, to request.State) {
+	c.withdraw(s)
 	if s.first {
 		s.admitted, s.cached = false, 0
 	}

@@ -106,6 +106,9 @@ func (c *Core) ResetCache() {
 		panic("executor: ResetCache while a step runs")
 	}
 	c.kv.Reset()
+	if c.ledger != nil {
+		c.ledger.Clear()
+	}
 	for _, s := range c.slots {
 		switch {
 		case s == nil:

@@ -20,6 +20,24 @@ const (
 	Mixed Role = "mixed"
 )
 
+// ReusePolicy says when a request's blocks may be shared with others.
+type ReusePolicy string
+
+// The policies. AllReusable shares each block once it is computed. PerRequest shares
+// a prompt when all of it is computed and the rest when the request has ended well.
+// PerConversation does that too, and lets what a turn left behind go first when a
+// later turn of the same conversation did not take it up again.
+const (
+	AllReusable     ReusePolicy = "all_reusable"
+	PerRequest      ReusePolicy = "per_request"
+	PerConversation ReusePolicy = "per_conversation"
+)
+
+// Valid reports whether p is a known policy.
+func (p ReusePolicy) Valid() bool {
+	return p == AllReusable || p == PerRequest || p == PerConversation
+}
+
 // Config fixes a core for its life. Start from DefaultConfig.
 type Config struct {
 	Role        Role
@@ -47,6 +65,9 @@ type Config struct {
 	ShareInPass  bool // let requests of one step share blocks it computes
 	EventBuffer  int  // changes of the index of reusable blocks kept for readers, 0 = none
 
+	Reuse    ReusePolicy // when blocks may be shared, with BlockReuse
+	MaxTurns int         // of a conversation that keep their blocks, with PerConversation
+
 	// Tiers below the device's pool, with BlockReuse.
 	Tiers         kvcache.Tiers
 	OnboardAlways bool // bring content from them also where computing it looks cheaper: for tests
@@ -69,6 +90,7 @@ func DefaultConfig() Config {
 		Role: Mixed, BlockTokens: 16, MaxBatch: 64, MaxNumTokens: 2048, MaxQueued: 4096,
 		Policy: scheduler.GuaranteedNoEvict, Chunking: scheduler.FirstCome, Queue: scheduler.FCFS,
 		ChunkPrefill: true, BlockReuse: true, PartialReuse: true, ShareInPass: true, EventBuffer: 65536,
+		Reuse: AllReusable, MaxTurns: 1,
 		Lease: time.Minute, Attach: 10 * time.Second, Progress: 10 * time.Second,
 		RecvTotal: 2 * time.Minute, PeerWait: time.Minute,
 		MaxConcurrentRecv: 64, MaxInflightBytes: 512 << 20, MaxLeasedFraction: 0.5, LocalRecompute: true,
@@ -91,6 +113,8 @@ func (c Config) Validate() error {
 	bad(c.MaxNumTokens < c.BlockTokens+1, "max_num_tokens %d must exceed tokens_per_block %d", c.MaxNumTokens, c.BlockTokens)
 	bad(c.MaxSeqLen < 2, "max_seq_len %d must be at least 2", c.MaxSeqLen)
 	bad(c.Tiers.HostBlocks < 0 || c.Tiers.DiskBlocks < 0, "host_cache_size and disk_cache_size must not be negative")
+	bad(!c.Reuse.Valid(), "block_reuse_policy %q is unknown", c.Reuse)
+	bad(c.Reuse == PerConversation && c.MaxTurns < 1, "max_num_turns %d must be at least 1", c.MaxTurns)
 	bad(c.Tiers.DiskBlocks > 0 && c.Tiers.HostBlocks == 0, "disk_cache_size needs a host_cache_size of at least one block")
 	bad(c.MaxQueued < 1, "max_queued_requests %d must be at least 1", c.MaxQueued)
 	bad(c.QueueTimeout < 0, "queue_timeout_ms must not be negative")

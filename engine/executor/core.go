@@ -55,7 +55,8 @@ type Core struct {
 	recvOpen   int // pulls whose byte path is not quiet yet
 	recvBlocks int // blocks that those may write
 
-	loads loads
+	loads  loads
+	ledger *kvcache.Ledger // nil = conversations are not followed
 
 	suspects  int // requests of a failed step that did not run since
 	piece     scheduler.Limits
@@ -90,6 +91,9 @@ func New(cfg Config) (*Core, error) {
 	if err != nil {
 		return nil, fmt.Errorf("executor: %w", err)
 	}
+	if cfg.Reuse != AllReusable {
+		cfg.ShareInPass = false // what is computed for a request is its own until then
+	}
 	c := &Core{
 		cfg: cfg, kv: kv, errBudget: errorPoints,
 		byID: map[request.ID]*sequence{}, byCtx: map[transfer.ID]*sequence{}, byGen: map[transfer.ID]*sequence{},
@@ -99,6 +103,10 @@ func New(cfg Config) (*Core, error) {
 		recent:    newRecent(cfg.Lease),
 		record:    &Recorder{},
 		full:      -1,
+	}
+	if cfg.BlockReuse && cfg.Reuse == PerConversation {
+		blocks := cfg.Blocks + cfg.Tiers.HostBlocks + cfg.Tiers.DiskBlocks
+		c.ledger = kvcache.NewLedger(cfg.MaxTurns, maxTalks, 4*blocks)
 	}
 	c.sch, err = scheduler.New(scheduler.Config{
 		Policy: cfg.Policy, Chunking: cfg.Chunking, Queue: cfg.Queue, BlockTokens: cfg.BlockTokens,
@@ -196,6 +204,7 @@ func (c *Core) finish(s *sequence, out Output) {
 	}
 	c.sch.Remove(&s.Seq)
 	c.stopLoading(s)
+	c.endTurn(s, &out)
 	c.part(s, &out)
 	if s.State == request.CtxWaitPeer {
 		c.awaiting--

@@ -26,8 +26,11 @@ func (c *Core) openLease(s *sequence, out Output) {
 	before := s.lease
 	out.Handle = c.lease(s, len(s.req.Prompt))
 	s.offer = handOverTokens(out.Tokens)
+	c.closeTurn(s, true)
 	c.emit(s, out)
 	switch {
+	case before.granted:
+		c.complete(s, &before)
 	case before.attached:
 		s.lease.attached, s.lease.peer = true, before.peer
 		c.grant(s, before.have)
@@ -133,6 +136,7 @@ func (c *Core) Done(now time.Duration, m transfer.Done) {
 	c.fx().Dones = append(c.fx().Dones, transfer.DoneReply{Peer: m.Peer, ID: m.ID, OK: ok})
 	if !ok {
 		c.stats.StalePulls++
+		c.lost(transfer.Detach{Peer: m.Peer, ID: m.ID}) // if it reads early
 		return
 	}
 	table, moved := s.Table, s.lent
@@ -183,6 +187,9 @@ func (c *Core) KeepAlive(now time.Duration, m transfer.KeepAlive) {
 		return
 	}
 	s := c.leaseOf(m.ID)
+	if s == nil && c.readsEarly(m) {
+		return // it needs no lease yet
+	}
 	if s == nil || m.Epoch != s.lease.first && m.Epoch != s.lease.epoch {
 		c.stats.UnknownMessages++
 		return

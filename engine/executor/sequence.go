@@ -28,6 +28,9 @@ type sequence struct {
 	cached int // prompt tokens that the first prefill did not compute
 	root   blockhash.Hash
 
+	ended     bool          // it ended well: all of it may be shared
+	turn      bool          // the ledger follows it
+	prefilled bool          // and was told of its prompt
 	loadAt    int           // with holdOffload: leading blocks of Table that are here
 	loadBegan time.Duration // and since when it waits
 
@@ -81,6 +84,9 @@ type lease struct {
 	have []blockhash.Hash // what it has of the prompt
 	beat time.Duration    // when it hears next that this loop lives
 	gone bool             // it will not come back
+
+	early, granted bool // it takes blocks before, and has been granted some
+	skip, shown    int  // with granted: blocks that it has, and those behind them that it may read
 }
 
 // pull is the gen side of a hand-over.

@@ -137,6 +137,8 @@ func (c *Core) Check() error {
 	case count != len(c.byID)+lent+forks || lent != c.lent || count != c.alive+c.closing || suspects != c.suspects:
 		return fmt.Errorf("executor: %d requests, %d ids, %d alive, %d closing, %d of %d suspects",
 			count, len(c.byID), c.alive, c.closing, suspects, c.suspects)
+	case count == 0 && c.ledger != nil && c.ledger.Live() > 0:
+		return fmt.Errorf("executor: INV-4: no request is alive, but the ledger has %d turns under way", c.ledger.Live())
 	case lasts != c.lasts:
 		return fmt.Errorf("executor: %d requests sample their last token, counted %d", lasts, c.lasts)
 	case c.sch.Loading() != len(c.loads.waiting):
@@ -186,6 +188,9 @@ func (c *Core) checkSequence(s *sequence) error {
 	if s.State == request.GenRecv != (s.holds&holdRecv != 0) && s.State != request.Closed ||
 		s.State == request.CtxSend != (s.holds&holdLease != 0) {
 		return fmt.Errorf("holds %b", s.holds)
+	}
+	if err := c.checkEarly(s); err != nil {
+		return err
 	}
 	for i, id := range s.Table {
 		if c.kv.Inbound(id) && s.holds&holdOffload == 0 && s.State != request.Closed {

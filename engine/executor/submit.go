@@ -31,6 +31,7 @@ func (c *Core) Submit(now time.Duration, r *request.Request, h *transfer.Handle)
 		return
 	}
 	s := c.newSequence(r)
+	c.beginTurn(s)
 	if r.Kind == request.Full && !c.takeUp(s) {
 		if h != nil {
 			c.loanEnded(r.ID, h.ID, false, false)

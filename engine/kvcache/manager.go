@@ -205,6 +205,9 @@ func (m *Manager) EndCopy(id int32) {
 	}
 }
 
+// Priority returns the retention priority of block id.
+func (m *Manager) Priority(id int32) int { return int(m.blocks[id].priority) }
+
 // SetPriority sets the retention priority of block id, 0 to 100. A block never
 // ranks below its indexed children, and its ancestors are raised to its level.
 func (m *Manager) SetPriority(id int32, p uint8) {
