@@ -87,30 +87,39 @@ func (s *Scheduler) admit() {
 		if m.Tokens > 0 && m.FromFree && !s.fits(q, m, 1) {
 			m.Tokens = 0 // the block to copy from is needed itself
 		}
-		computed := len(m.Blocks)*s.cfg.BlockTokens + m.Tokens
 		n := 0
 		if !m.Wait { // else it has no row yet
+			computed := s.found(m)
 			if n = s.offer(computed, q.Known-computed, false); n == 0 {
 				return
 			}
 		}
-		s.Remove(q)
-		s.prefix.Use(q, m)
-		q.Table, _ = s.blocks.Take(q.Table, s.blocksFor(q.Known)-len(m.Blocks))
-		q.Computed = computed
 		places -= 1 + q.Forks
-		s.reserved += max(0, q.Complete-len(q.Table))
-		if m.Wait {
-			s.put(q, inLoading)
-			s.plan.Loading = append(s.plan.Loading, Admission{Seq: q, Shared: len(m.Blocks)})
-			continue
-		}
-		s.put(q, inRunning)
-		s.plan.Admitted = append(s.plan.Admitted, Admission{
-			Seq: q, Shared: len(m.Blocks), From: m.From, Copied: m.Tokens,
-		})
-		s.rowOrDeal(q, n)
+		s.start(q, m, n)
 	}
+}
+
+// found returns how many tokens of a request a match has.
+func (s *Scheduler) found(m Match) int { return len(m.Blocks)*s.cfg.BlockTokens + m.Tokens }
+
+// start gives a waiting request its blocks and, unless it waits for some of them,
+// a row of n tokens.
+func (s *Scheduler) start(q *Seq, m Match, n int) {
+	s.Remove(q)
+	s.prefix.Use(q, m)
+	q.Table, _ = s.blocks.Take(q.Table, s.blocksFor(q.Known)-len(m.Blocks))
+	q.Computed = s.found(m)
+	s.reserved += max(0, q.Complete-len(q.Table))
+	if m.Wait {
+		s.put(q, inLoading)
+		s.plan.Loading = append(s.plan.Loading, Admission{Seq: q, Shared: len(m.Blocks)})
+		return
+	}
+	s.put(q, inRunning)
+	s.plan.Admitted = append(s.plan.Admitted, Admission{
+		Seq: q, Shared: len(m.Blocks), From: m.From, Copied: m.Tokens,
+	})
+	s.rowOrDeal(q, n)
 }
 
 // places returns how many more sequences may run.

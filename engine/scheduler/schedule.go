@@ -1,7 +1,7 @@
 package scheduler
 
 // Schedule plans one step: decode rows, started prefills, pulls, admissions, in
-// that order. The plan and its slices are valid until the next call.
+// that order, and before the prefills those of short prompts behind long ones. The plan and its slices are valid until the next call.
 func (s *Scheduler) Schedule(lim Limits) *Plan {
 	s.begin(lim)
 	s.decode()
@@ -9,6 +9,7 @@ func (s *Scheduler) Schedule(lim Limits) *Plan {
 	if len(s.plan.Rows) > 0 && s.cfg.PrefillMixed > 0 {
 		s.prefill = min(s.prefill, s.cfg.PrefillMixed)
 	}
+	s.relieve()
 	s.continuePrefill()
 	if !s.paused {
 		s.reserved = s.promised()
@@ -63,7 +64,7 @@ func (s *Scheduler) decode() {
 // continuePrefill gives started prefills their next chunk.
 func (s *Scheduler) continuePrefill() {
 	for _, q := range s.running.list {
-		if decoding(q) || !s.wanted(q) || s.blocksFor(q.Known) > len(q.Table) {
+		if q.step == s.step || !s.prefills(q) {
 			continue
 		}
 		n := s.offer(q.Computed, q.Known-q.Computed, true)
@@ -73,6 +74,11 @@ func (s *Scheduler) continuePrefill() {
 		}
 		s.rowOrDeal(q, n)
 	}
+}
+
+// prefills reports whether q may get a chunk in this step.
+func (s *Scheduler) prefills(q *Seq) bool {
+	return !decoding(q) && s.wanted(q) && s.blocksFor(q.Known) <= len(q.Table)
 }
 
 // wanted reports whether q may run in this step.

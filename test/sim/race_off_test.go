@@ -4,5 +4,5 @@ package sim
 
 const (
 	defaultIterations = 20000
-	defaultStorms     = 60
+	defaultStorms     = 50
 )
