@@ -322,6 +322,9 @@ func (p *process) load(ctx context.Context, path string, key []byte) (*runner.Lo
 	o := runner.LoadOptions{
 		Path: path, ServedName: p.cfg.ServedModelName, DefaultName: p.servedName(), Core: p.cfg.Core(p.role),
 		Backend: p.cfg.Backend, Threads: p.cfg.Threads,
+		Tiers: runner.TierOptions{
+			HostBytes: p.cfg.KVCache.HostCacheSize, DiskDir: p.cfg.KVCache.DiskCacheDir, DiskBytes: p.cfg.KVCache.DiskCacheSize,
+		},
 		PoolTokens: p.cfg.KVCache.MaxTokens, KVDType: p.cfg.KVCache.Type(), Memory: p.cfg.KVCache.MemoryFraction,
 		Graphs: p.cfg.CUDAGraph.Sizes(p.cfg.MaxBatchSize), Deterministic: p.cfg.Deterministic, Incarnation: uuid.NewString(), Logger: p.log,
 	}

@@ -199,6 +199,8 @@ type Stats struct {
 	OnboardBytes      uint64 // host to device
 	SpillBytes        uint64 // host to disk
 	LoadBytes         uint64 // disk to device
+	HostHitTokens     uint64 // of prompts, brought back from the host
+	DiskHitTokens     uint64 // and from the disk
 	HostEvicted       uint64 // blocks that left the host for want of room and are in no file
 	DiskEvicted       uint64 // files erased for want of room
 	MovesFailed       uint64

@@ -83,6 +83,10 @@ type Config struct {
 	LocalRecompute    bool    // gen: prefill here what could not be pulled
 }
 
+// offloadFloor lets blocks of the default retention priority leave the device for
+// the host, and none that were marked to go first.
+const offloadFloor = 30
+
 // DefaultConfig returns the documented defaults of a mixed worker; the caller
 // fills in model and pool sizes.
 func DefaultConfig() Config {
@@ -90,7 +94,7 @@ func DefaultConfig() Config {
 		Role: Mixed, BlockTokens: 16, MaxBatch: 64, MaxNumTokens: 2048, MaxQueued: 4096,
 		Policy: scheduler.GuaranteedNoEvict, Chunking: scheduler.FirstCome, Queue: scheduler.FCFS,
 		ChunkPrefill: true, BlockReuse: true, PartialReuse: true, ShareInPass: true, EventBuffer: 65536,
-		Reuse: AllReusable, MaxTurns: 1,
+		Reuse: AllReusable, MaxTurns: 1, Tiers: kvcache.Tiers{MinPriority: offloadFloor},
 		Lease: time.Minute, Attach: 10 * time.Second, Progress: 10 * time.Second,
 		RecvTotal: 2 * time.Minute, PeerWait: time.Minute,
 		MaxConcurrentRecv: 64, MaxInflightBytes: 512 << 20, MaxLeasedFraction: 0.5, LocalRecompute: true,

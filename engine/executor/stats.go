@@ -80,6 +80,7 @@ func (c *Core) tierStats(st *Stats) {
 	st.HostBlocks, st.DiskBlocks = t.Host, t.Disk
 	st.OffloadBytes, st.OnboardBytes = t.Offloaded*size, t.Onboarded*size
 	st.SpillBytes, st.LoadBytes = t.Spilled*size, t.Loaded*size
+	st.HostHitTokens, st.DiskHitTokens = t.Onboarded*uint64(c.cfg.BlockTokens), t.Loaded*uint64(c.cfg.BlockTokens)
 	st.HostEvicted, st.DiskEvicted = t.HostEvicted, t.DiskEvicted
 	st.MovesFailed, st.BadFiles, st.DiskRests = t.FailedMoves, t.BadFiles, t.DiskSuspends
 }

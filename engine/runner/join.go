@@ -101,6 +101,7 @@ func (o *LoadOptions) settings(cfg Config) string {
 	}
 	c := cfg.Core
 	c.Incarnation, c.Endpoint, c.Blocks, c.Rank = "", "", 0, 0 // of each process
+	c.Tiers.HostBlocks, c.Tiers.DiskBlocks = 0, 0
 	lines = append(lines, fields("", reflect.ValueOf(c), "")...)
 	if o.AttentionDP {
 		lines = append(lines, fields("attention_dp_config.", reflect.ValueOf(o.ADP), "mapstructure")...)

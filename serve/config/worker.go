@@ -63,12 +63,18 @@ type Worker struct {
 type KVCache struct {
 	EnableBlockReuse   bool   `mapstructure:"enable_block_reuse"`
 	EnablePartialReuse bool   `mapstructure:"enable_partial_reuse"`
-	BlockReusePolicy   string `mapstructure:"block_reuse_policy"` // all_reusable
+	BlockReusePolicy   string `mapstructure:"block_reuse_policy"` // all_reusable, per_request or per_conversation
+	MaxNumTurns        int    `mapstructure:"max_num_turns"`      // with per_conversation: turns that keep their blocks
 	TokensPerBlock     int    `mapstructure:"tokens_per_block"`
 	MaxTokens          int    `mapstructure:"max_tokens"`            // of the pool, 0 = derive from memory
 	DType              string `mapstructure:"dtype"`                 // of kvTypes
 	EventBuffer        int    `mapstructure:"event_buffer_max_size"` // changes of a rank kept for readers, 0 = none
 	Namespace          string `mapstructure:"namespace"`             // empty = served name @ fingerprint
+
+	HostCacheSize      int64  `mapstructure:"host_cache_size"`      // bytes of the host tier of each rank, 0 = none
+	DiskCacheDir       string `mapstructure:"disk_cache_dir"`       // empty = no disk tier
+	DiskCacheSize      int64  `mapstructure:"disk_cache_size"`      // bytes of each rank's files
+	OffloadMinPriority int    `mapstructure:"offload_min_priority"` // of blocks that go to the host when they must leave
 
 	MemoryFraction float64 `mapstructure:"free_gpu_memory_fraction"` // of what weights leave, on a GPU without max_tokens
 }
@@ -153,8 +159,9 @@ func DefaultWorker() Worker {
 		Observe: defaultObserve(), Backend: "auto", MaxBatchSize: c.MaxBatch, MaxNumTokens: c.MaxNumTokens,
 		TensorParallelSize: 1, MoeExpertParallelSize: 1, AttentionDP: defaultAttentionDP(), HangTimeoutSec: defaultHangTimeout,
 		KVCache: KVCache{
-			EnableBlockReuse: c.BlockReuse, EnablePartialReuse: c.PartialReuse, BlockReusePolicy: "all_reusable",
-			TokensPerBlock: c.BlockTokens, DType: "auto", EventBuffer: c.EventBuffer, MemoryFraction: runner.DefaultMemory,
+			EnableBlockReuse: c.BlockReuse, EnablePartialReuse: c.PartialReuse, BlockReusePolicy: string(c.Reuse), MaxNumTurns: c.MaxTurns,
+			OffloadMinPriority: int(c.Tiers.MinPriority),
+			TokensPerBlock:     c.BlockTokens, DType: "auto", EventBuffer: c.EventBuffer, MemoryFraction: runner.DefaultMemory,
 		},
 		CUDAGraph: CUDAGraph{MaxBatchSize: -1},
 		Scheduler: Scheduling{
@@ -324,8 +331,20 @@ func (k KVCache) validate() error {
 		return fmt.Errorf(at+"dtype: %q is not one of %s", k.DType, strings.Join(slices.Sorted(maps.Keys(kvTypes)), ", "))
 	case !(k.MemoryFraction > 0 && k.MemoryFraction <= 1):
 		return fmt.Errorf(at+"free_gpu_memory_fraction: %g must be above 0 and at most 1", k.MemoryFraction)
-	case k.BlockReusePolicy != "all_reusable":
-		return fmt.Errorf(at+"block_reuse_policy: %q is not supported, use all_reusable", k.BlockReusePolicy)
+	case !executor.ReusePolicy(k.BlockReusePolicy).Valid():
+		return fmt.Errorf(at+"block_reuse_policy: %q is not one of %s, %s, %s", k.BlockReusePolicy, executor.AllReusable, executor.PerRequest, executor.PerConversation)
+	case k.MaxNumTurns < 1:
+		return fmt.Errorf(at+"max_num_turns: %d must be at least 1", k.MaxNumTurns)
+	case k.HostCacheSize < 0:
+		return fmt.Errorf(at+"host_cache_size: %d must not be negative; 0 is no host tier", k.HostCacheSize)
+	case k.DiskCacheSize < 0:
+		return fmt.Errorf(at+"disk_cache_size: %d must not be negative", k.DiskCacheSize)
+	case (k.DiskCacheDir == "") != (k.DiskCacheSize == 0):
+		return errors.New(at + "disk_cache_dir: goes with disk_cache_size, the bytes that its files may take: give both or none")
+	case k.DiskCacheDir != "" && k.HostCacheSize == 0:
+		return errors.New(at + "disk_cache_dir: needs host_cache_size above 0: blocks go to the disk by way of the host")
+	case k.OffloadMinPriority < 0 || k.OffloadMinPriority > 100:
+		return fmt.Errorf(at+"offload_min_priority: %d must be 0 to 100", k.OffloadMinPriority)
 	case strings.ContainsFunc(k.Namespace, func(r rune) bool { return r < ' ' }):
 		return errors.New(at + "namespace: must not hold control characters")
 	}

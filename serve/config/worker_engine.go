@@ -22,6 +22,8 @@ func (w Worker) Core(role executor.Role) executor.Config {
 	c.BlockTokens = w.KVCache.TokensPerBlock
 	c.BlockReuse, c.PartialReuse = w.KVCache.EnableBlockReuse, w.KVCache.EnableBlockReuse && w.KVCache.EnablePartialReuse
 	c.ShareInPass, c.EventBuffer = w.KVCache.EnableBlockReuse, w.KVCache.EventBuffer
+	c.Reuse, c.MaxTurns = executor.ReusePolicy(w.KVCache.BlockReusePolicy), w.KVCache.MaxNumTurns
+	c.Tiers.MinPriority = uint8(w.KVCache.OffloadMinPriority) // sizes are bytes until the model is known
 	c.ChunkPrefill = w.EnableChunkedPrefill
 	c.Policy, c.Chunking = scheduler.Policy(w.Scheduler.CapacityPolicy), scheduler.Chunking(w.Scheduler.ChunkingPolicy)
 	c.Queue = scheduler.Queue(w.Scheduler.QueuePolicy)

@@ -5,16 +5,11 @@ package config
 // so that a file written for the other engine loads; each warns with its reason.
 var foreignWorker = map[string]string{
 	"cuda_graph_config.enable_padding":                              "batches are padded to the next size that is captured",
-	"kv_cache_config.max_num_turns":                                 "block_reuse_policy is all_reusable, which counts no turns",
-	"kv_cache_config.host_cache_size":                               "there is no host tier",
-	"kv_cache_config.disk_cache_dir":                                "there is no disk tier",
-	"kv_cache_config.disk_cache_size":                               "there is no disk tier",
-	"kv_cache_config.offload_min_priority":                          "there is no host tier",
-	"kv_cache_config.secondary_offload_min_priority":                "there is no host tier",
+	"kv_cache_config.secondary_offload_min_priority":                "see offload_min_priority",
 	"kv_cache_config.max_gpu_total_bytes":                           "see max_tokens and free_gpu_memory_fraction",
 	"kv_cache_config.max_attention_window":                          "the window comes from the model",
 	"kv_cache_config.sink_token_length":                             "attention sinks come from the model",
-	"kv_cache_config.onboard_blocks":                                "there is no host tier",
+	"kv_cache_config.onboard_blocks":                                "blocks come back from the host whenever that is faster than computing them",
 	"kv_cache_config.cross_kv_cache_fraction":                       "there are no encoder-decoder models",
 	"kv_cache_config.copy_on_partial_reuse":                         "partial reuse always copies",
 	"kv_cache_config.use_uvm":                                       "the pool is in host memory",

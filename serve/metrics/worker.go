@@ -119,8 +119,8 @@ type engineMetric struct {
 	get  func(*runner.Stats) float64
 }
 
-func engineGauge(name, help string, get func(*runner.Stats) float64) engineMetric {
-	return engineMetric{engineDesc(name, help, nil), prometheus.GaugeValue, get}
+func engineGauge(name, help string, get func(*runner.Stats) float64, labels ...string) engineMetric {
+	return engineMetric{engineDesc(name, help, labels), prometheus.GaugeValue, get}
 }
 
 func engineCounter(name, help string, get func(*runner.Stats) uint64, labels ...string) engineMetric {
@@ -156,6 +156,23 @@ var engineMetrics = []engineMetric{
 	engineCounter("prefix_hit_tokens_total", "Prompt tokens found in the cache at admission.", func(s *runner.Stats) uint64 { return s.PrefixHitTokens }),
 	engineCounter("prefix_query_tokens_total", "Prompt tokens looked for in the cache at admission.", func(s *runner.Stats) uint64 { return s.PrefixQueryTokens }),
 	engineCounter("pending_share_tokens_total", "Prompt tokens shared with requests that had still to compute them.", func(s *runner.Stats) uint64 { return s.PendingShare }),
+	engineGauge("loading", "Requests that wait for blocks from the host or the disk.", func(s *runner.Stats) float64 { return float64(s.Loading) }),
+	engineGauge("tier_blocks", "KV blocks kept below the pool.", func(s *runner.Stats) float64 { return float64(s.HostBlocks) }, "tier", "host"),
+	engineGauge("tier_blocks", "KV blocks kept below the pool.", func(s *runner.Stats) float64 { return float64(s.DiskBlocks) }, "tier", "disk"),
+	engineCounter("tier_hit_tokens_total", "Prompt tokens brought back to the pool instead of being computed.", func(s *runner.Stats) uint64 { return s.HostHitTokens }, "tier", "host"),
+	engineCounter("tier_hit_tokens_total", "Prompt tokens brought back to the pool instead of being computed.", func(s *runner.Stats) uint64 { return s.DiskHitTokens }, "tier", "disk"),
+	engineCounter("tier_evicted_blocks_total", "KV blocks that a tier below the pool gave up for others.", func(s *runner.Stats) uint64 { return s.HostEvicted }, "tier", "host"),
+	engineCounter("tier_evicted_blocks_total", "KV blocks that a tier below the pool gave up for others.", func(s *runner.Stats) uint64 { return s.DiskEvicted }, "tier", "disk"),
+	engineCounter("offload_bytes", "Bytes of KV blocks copied between tiers.", func(s *runner.Stats) uint64 { return s.OffloadBytes }, "dir", "device_to_host"),
+	engineCounter("offload_bytes", "Bytes of KV blocks copied between tiers.", func(s *runner.Stats) uint64 { return s.OnboardBytes }, "dir", "host_to_device"),
+	engineCounter("offload_bytes", "Bytes of KV blocks copied between tiers.", func(s *runner.Stats) uint64 { return s.SpillBytes }, "dir", "host_to_disk"),
+	engineCounter("offload_bytes", "Bytes of KV blocks copied between tiers.", func(s *runner.Stats) uint64 { return s.LoadBytes }, "dir", "disk_to_device"),
+	engineCounter("tier_failed_total", "Copies between tiers that failed; their blocks are computed anew.", func(s *runner.Stats) uint64 { return s.MovesFailed }),
+	engineCounter("tier_bad_files_total", "Files of the disk tier that did not hold what they should.", func(s *runner.Stats) uint64 { return s.BadFiles }),
+	engineCounter("tier_disk_rests_total", "Times at which the disk was left alone for a while after a failure.", func(s *runner.Stats) uint64 { return s.DiskRests }),
+	engineCounter("tier_declined_total", "Times at which blocks were computed although a tier had them, since copying takes longer.", func(s *runner.Stats) uint64 { return s.RecomputedCheaper }),
+	engineCounter("conv_overlap_total", "Requests of a conversation that had another one under way.", func(s *runner.Stats) uint64 { return s.ConvOverlap }),
+	engineCounter("dead_tail_demoted_total", "KV blocks that a later turn did not send back and that go first now.", func(s *runner.Stats) uint64 { return s.DeadTails }),
 	engineCounter("evicted_blocks_total", "Cached blocks given up for new ones.", func(s *runner.Stats) uint64 { return s.EvictedBlocks }),
 	engineCounter("lease_expired_total", "Hand-overs that nobody fetched in time.", func(s *runner.Stats) uint64 { return s.LeasesExpired }),
 	engineCounter("stale_pull_total", "Fetches voided because their lease had changed.", func(s *runner.Stats) uint64 { return s.StalePulls }),
