@@ -39,6 +39,10 @@ type Row struct {
 	// Forks are the further choices of a request whose first token the row yields:
 	// each draws its own from the same logits.
 	Forks []*request.Request
+	// Score are the tokens whose log-probabilities are wanted: that of Score[i] by
+	// the logits of position Pos+ScoreAt+i, with ScoreTop alternatives.
+	Score             []int32
+	ScoreAt, ScoreTop int
 }
 
 // Copy gives a block a beginning that exists already: the first Tokens positions
@@ -60,6 +64,8 @@ type Sampled struct {
 	Token request.Token
 	Err   *request.Error // bad logits: ends this request only
 	Forks []Sampled      // of Row.Forks, in their order
+	// Scores are those of Row.Score, also where Sample is false. The core keeps them.
+	Scores []request.Token
 }
 
 // Result is what running a batch gave. Err set: the whole step failed and
@@ -77,10 +83,13 @@ type Output struct {
 	Choice  int             // 0 to Request.Answers()-1
 	First   int             // index of Tokens[0] among the choice's output tokens
 	Tokens  []request.Token // tokens new with this event
-	Text    string          // text that may be shown now
-	Finish  request.Finish
-	Err     *request.Error // with FinishError (and FinishCancelled when a deadline did it)
-	Usage   request.Usage
+	// Prompt has, in the first output of choice 0 with tokens, the prompt's tokens
+	// after the first with their log-probabilities, if Request.Score wants them.
+	Prompt []request.Token
+	Text   string // text that may be shown now
+	Finish request.Finish
+	Err    *request.Error // with FinishError (and FinishCancelled when a deadline did it)
+	Usage  request.Usage
 	// Handle is in choice 0 of a ContextOnly request that goes on elsewhere: its
 	// finish, or that of another choice, is FinishNotFinished.
 	Handle *transfer.Handle

@@ -61,6 +61,7 @@ func (c *Core) land(f *flight, i int, r Sampled) {
 		return
 	}
 	c.trust(s)
+	s.scored(row, r.Scores)
 	if s.fresh && s.first {
 		c.countPrefix(s)
 	}
@@ -90,6 +91,9 @@ func (f *flight) incomplete(res []Sampled) error {
 		return fmt.Errorf("executor: %d results for %d rows", len(res), len(f.rows))
 	}
 	for i := range res {
+		if got, want := len(res[i].Scores), len(f.batch.Rows[i].Score); got != want {
+			return fmt.Errorf("executor: %d scores for the %d positions of row %d", got, want, i)
+		}
 		if got, want := len(res[i].Forks), len(f.batch.Rows[i].Forks); got != want {
 			return fmt.Errorf("executor: %d results for the %d further choices of row %d", got, want, i)
 		}

@@ -158,6 +158,7 @@ func (c *Core) emit(s *sequence, out Output) {
 		out.Request = s.fam.req
 	}
 	out.Usage = s.usage()
+	s.showScores(&out)
 	if out.Finish != request.Running {
 		out.Times = s.timesNow()
 	}

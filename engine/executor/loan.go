@@ -91,7 +91,7 @@ func (c *Core) callIn() bool {
 // pulled; otherwise the request goes on without.
 func (c *Core) borrow(s *sequence, h *transfer.Handle) bool {
 	b, n := c.cfg.BlockTokens, len(h.Hashes)
-	fits := h.ID != 0 && c.byGen[h.ID] == nil && c.borrows[h.ID] == nil &&
+	fits := s.req.Score == nil && h.ID != 0 && c.byGen[h.ID] == nil && c.borrows[h.ID] == nil &&
 		n > 0 && h.PromptTokens == n*b && h.PromptTokens < len(s.req.Prompt) &&
 		layoutDiff(c.cfg.Layout, h.Layout) == "" && h.Root == s.root && slices.Equal(s.chain(n, b), h.Hashes)
 	if !fits {

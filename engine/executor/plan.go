@@ -146,6 +146,7 @@ func (c *Core) row(f *flight, s *sequence, n int) Row {
 	if row.Sample && !s.Ahead { // else they draw from the row before
 		row.Forks = s.forkRequests()
 	}
+	s.scoreRow(&row, end)
 	return row
 }
 

@@ -12,7 +12,7 @@ type prefix struct{ c *Core }
 // Match implements scheduler.Prefix.
 func (p prefix) Match(q *scheduler.Seq) scheduler.Match {
 	c, s := p.c, p.c.slots[q.Slot]
-	if !c.cfg.BlockReuse {
+	if !c.cfg.BlockReuse || s.scoring() {
 		return scheduler.Match{}
 	}
 	b := c.cfg.BlockTokens
@@ -71,7 +71,7 @@ func (p prefix) Use(q *scheduler.Seq, m scheduler.Match) {
 // Expect implements scheduler.Prefix.
 func (p prefix) Expect(q *scheduler.Seq, n int) {
 	c, s := p.c, p.c.slots[q.Slot]
-	if !c.cfg.BlockReuse || !c.cfg.ShareInPass || s.private {
+	if !c.cfg.BlockReuse || !c.cfg.ShareInPass || s.private || s.scoring() { // its rows may run in pieces
 		return
 	}
 	b := c.cfg.BlockTokens

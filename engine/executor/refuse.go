@@ -39,6 +39,9 @@ func (c *Core) refuse(r *request.Request, h *transfer.Handle) *request.Error {
 	if err := c.refuseTokens(r); err != nil {
 		return err
 	}
+	if err := c.refuseScore(r); err != nil {
+		return err
+	}
 	if err := checkSampling(&r.Sampling, c.cfg.Vocab); err != nil {
 		return err
 	}

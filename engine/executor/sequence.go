@@ -24,8 +24,10 @@ const (
 type sequence struct {
 	scheduler.Seq
 	req    *request.Request
-	prompt int // tokens
-	cached int // prompt tokens that the first prefill did not compute
+	prompt int             // tokens
+	cached int             // prompt tokens that the first prefill did not compute
+	scores []request.Token // of the prompt's tokens after the first, as far as they are computed
+	told   bool            // scores were
 	root   blockhash.Hash
 
 	ended     bool          // it ended well: all of it may be shared

@@ -56,6 +56,8 @@ type Request struct {
 	Text Text
 	// ForkTexts are the Texts of the choices after the first; nil where Text is.
 	ForkTexts []Text
+	// Score asks for the log-probabilities of the prompt's tokens, nil = not.
+	Score *Score
 	// Shown says how Text is to be made where the request runs, which may be
 	// another process. Nil: Text stays as it is.
 	Shown *Shown
@@ -63,6 +65,12 @@ type Request struct {
 
 // Answers returns how many choices the request has, at least 1.
 func (r *Request) Answers() int { return max(r.Choices, 1) }
+
+// Score asks for the log-probability of each prompt token after the first, given
+// those before it.
+type Score struct {
+	Top int // alternatives beside it, 0..20
+}
 
 // Shown is the rule by which output tokens become text.
 type Shown struct {

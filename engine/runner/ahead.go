@@ -3,6 +3,7 @@ package runner
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"tandem/engine/executor"
@@ -38,6 +39,7 @@ type launched struct {
 	sched, ran time.Duration
 	began      time.Duration // it was given to the device
 	rested     bool          // the loop had nothing to do before it
+	done       bool          // out and err are its results: it ran in the call
 	// free tells that the device needs nobody to choose the tokens of this step, so
 	// that another one may be launched on them.
 	free bool
@@ -83,7 +85,7 @@ func (a *ahead) launch(b *executor.Batch, sched time.Duration) {
 	l := &a.steps[a.number]
 	l.iter, l.sched, l.ran, l.rested = b.Iter, sched, 0, a.r.rested
 	a.r.rested = false
-	l.batch, l.before, l.err, l.failed, l.free = b, nil, nil, false, true
+	l.batch, l.before, l.err, l.failed, l.done, l.free = b, nil, nil, false, false, true
 	if len(a.open) > 0 {
 		l.before = a.open[0]
 	}
@@ -170,6 +172,10 @@ func (q *queued) launch(l *launched) {
 		l.err = errOnNothing
 		return
 	}
+	if scored(l.batch.Rows) {
+		q.pieces(l)
+		return
+	}
 	if l.err = q.r.copies(l.batch); l.err != nil {
 		return
 	}
@@ -185,7 +191,40 @@ func (q *queued) launch(l *launched) {
 	l.err = q.device.Launch(&l.tensor, l.rules)
 }
 
+// pieces runs a step that scores prompts, after what runs has ended.
+func (q *queued) pieces(l *launched) {
+	var last []executor.Sampled
+	if b := l.before; b != nil {
+		if !b.done {
+			out, err := q.wait(b)
+			b.out, b.err, b.done = slices.Clone(out), err, true
+		}
+		if b.err != nil {
+			l.err = errOnNothing
+			return
+		}
+		last = b.out
+	}
+	l.free, l.done = false, true
+	if l.err = q.r.copies(l.batch); l.err != nil {
+		return
+	}
+	began := q.r.clock()
+	l.out, l.err = q.r.samples.inPieces(knownTokens(l.batch.Rows, last), q.r.core.Config().MaxBatch, &l.tensor, func(b *tensor.Batch) ([]float32, error) {
+		if err := q.device.Launch(b, hostRules(b)); err != nil {
+			return nil, err
+		}
+		_, logits, err := q.device.Wait()
+		return logits, err
+	})
+	q.r.ended = q.r.clock()
+	l.ran = q.r.ended - began
+}
+
 func (q *queued) wait(l *launched) ([]executor.Sampled, error) {
+	if l.done {
+		return l.out, l.err
+	}
 	if l.err != nil {
 		return nil, l.err
 	}

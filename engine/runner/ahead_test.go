@@ -82,8 +82,9 @@ func (d *launching) Launch(b *tensor.Batch, picks []tensor.Pick) error {
 	s.batch.Reset()
 	for i := range b.Seqs() {
 		tokens := b.Tokens[b.RowStart[i]:b.RowStart[i+1]]
-		s.batch.Add(tokens, int(b.PosStart[i]), b.Pages[b.PageStart[i]:b.PageStart[i+1]], slices.Contains(b.LogitRows, b.RowStart[i+1]-1))
+		s.batch.Add(tokens, int(b.PosStart[i]), b.Pages[b.PageStart[i]:b.PageStart[i+1]], false)
 	}
+	s.batch.LogitRows = slices.Clone(b.LogitRows)
 	s.batch.Feed = slices.Clone(b.Feed)
 	d.open, d.last = append(d.open, s), s
 	if !d.late {

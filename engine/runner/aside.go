@@ -61,6 +61,9 @@ func (a *aside) step(l *launched) (err error) {
 	if l.before != nil && a.last == nil {
 		return errOnNothing
 	}
+	if scored(l.batch.Rows) {
+		return a.pieces(l)
+	}
 	for i, row := range l.batch.Rows {
 		if row.Feed == 0 {
 			continue
@@ -87,6 +90,18 @@ func (a *aside) step(l *launched) (err error) {
 	s.out = l.out
 	l.out = s.sample(l.batch.Rows, logits)
 	return nil
+}
+
+// pieces runs a step that scores prompts.
+func (a *aside) pieces(l *launched) (err error) {
+	if err := a.r.copies(l.batch); err != nil {
+		return err
+	}
+	began := a.r.clock()
+	l.out, err = a.r.samples.inPieces(knownTokens(l.batch.Rows, a.last), a.r.core.Config().MaxBatch, &l.tensor, a.r.device.Run)
+	a.r.ended = a.r.clock()
+	l.ran = a.r.ended - began
+	return err
 }
 
 // panicked is a panic on its way to the goroutine that answers for it.

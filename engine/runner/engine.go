@@ -192,6 +192,9 @@ func (e *Engine) Submit(ctx context.Context, r *request.Request, opaque []byte) 
 	if !e.cfg.Info.Leader && (e.group != nil || e.tensor != nil) {
 		return nil, fmt.Errorf("runner: requests go to the process of rank 0: %w", ErrStopped)
 	}
+	if r.Score != nil && e.group != nil {
+		return nil, errScoresInGroup
+	}
 	transport := e.ranks[0].transport
 	if r.Kind != request.Full && transport == nil {
 		return nil, request.Invalid("disaggregated_params", "this worker has no cache_transceiver_config, so it takes whole requests only")

@@ -232,6 +232,12 @@ func (r *rank) forward(b *executor.Batch) (res executor.Result, ran bool) {
 // compute runs the filled batch, and if wanted picks the tokens of its rows: on the
 // device where that can.
 func (r *rank) compute(rows []executor.Row, wanted bool) ([]executor.Sampled, error) {
+	if scored(rows) {
+		if !wanted {
+			return nil, nil
+		}
+		return r.samples.inPieces(rows, r.core.Config().MaxBatch, &r.batch, r.device.Run)
+	}
 	if picker, ok := r.device.(Picker); ok {
 		if picks, some := r.samples.picks(rows); some {
 			picked, logits, err := picker.RunPick(&r.batch, picks)

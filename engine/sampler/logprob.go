@@ -44,3 +44,28 @@ func countBefore(logits []float32, key uint64) int {
 	}
 	return n
 }
+
+// Score tells the log-probability of a token that is known already, with top
+// alternatives, by logits as the model gave them: no rule of a request applies to
+// its prompt. What cannot be said in a number is at least -9999.
+func Score(logits []float32, token int32, top int) request.Token {
+	_, peak := argmax(logits)
+	norm := logNorm(logits, peak)
+	said := func(l float32) float64 {
+		if lp := float64(l) - norm; lp > -9999 {
+			return lp
+		}
+		return -9999 // also of a NaN
+	}
+	tok := request.Token{ID: token, Logprob: said(logits[token]), Rank: 1 + countBefore(logits, order(logits[token], int(token)))}
+	if top == 0 {
+		return tok
+	}
+	keys := largest(nil, logits, top)
+	slices.Sort(keys)
+	for _, key := range keys {
+		l, id := unorder(key)
+		tok.Top = append(tok.Top, request.TopLogprob{ID: int32(id), Logprob: said(l)})
+	}
+	return tok
+}

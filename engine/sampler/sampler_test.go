@@ -217,3 +217,23 @@ func BenchmarkSample(b *testing.B) {
 		})
 	}
 }
+
+func TestScoreIsTheLogSoftmaxOfWhatTheModelSaid(t *testing.T) {
+	logits := []float32{2, 1, .5, 0, -1, 3, 3, float32(math.Inf(-1))}
+	sum := 0.0
+	for _, l := range logits {
+		sum += math.Exp(float64(l))
+	}
+	norm := math.Log(sum)
+	tok := Score(logits, 1, 3)
+	if math.Abs(tok.Logprob-(1-norm)) > 1e-12 || tok.Rank != 4 || len(tok.Top) != 3 || tok.Top[0].ID != 5 || tok.Top[1].ID != 6 || tok.Top[2].ID != 0 {
+		t.Errorf("%+v", tok)
+	}
+	if tok := Score(logits, 7, 0); tok.Logprob != -9999 || tok.Rank != 8 || tok.Top != nil {
+		t.Errorf("a token that cannot be: %+v", tok)
+	}
+	logits[3] = float32(math.NaN())
+	if tok := Score(logits, 1, 1); tok.Logprob != -9999 {
+		t.Errorf("of NaN: %+v", tok)
+	}
+}
