@@ -6,6 +6,10 @@ const (
 	recentSpan = 1024
 	// recentPart of it is expected to come again soon.
 	recentPart = 16
+	// guestWork is what a sub-agent's turn is taken to compute where its parent
+	// lives: the parent's last prompt tells nothing of it, and what the rank really
+	// lacks comes with the next table.
+	guestWork = 1024
 )
 
 // routeConversation sends each bound conversation home and places the others.
@@ -71,6 +75,11 @@ func (r *Router) sticks(it *Item, home int) bool {
 func (r *Router) placeHome(batch []Item, i int, bound *binding) {
 	it := &batch[i]
 	r.place(batch, i, bound.rank, Sticky)
+	if it.Guest {
+		r.addLoad(it, bound.rank, min(int64(it.Tokens), guestWork))
+		r.bind.touch(it.Key, bound)
+		return
+	}
 	r.addLoad(it, bound.rank, added(it, bound.tokens)) // the last prompt is taken to be cached
 	bound.tokens, bound.mark = int64(it.Tokens), r.mark(bound.rank)
 	r.bind.touch(it.Key, bound)

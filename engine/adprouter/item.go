@@ -15,6 +15,7 @@ const HeadTokens = 64
 type Item struct {
 	ID     request.ID
 	Key    string  // of the conversation, "" = none
+	Guest  bool    // Key is that of another conversation, whose cache it may share in part
 	Rank   int     // asked for by the client, -1 = none
 	Relax  bool    // Rank is a hint and no order
 	Weight int     // slots it will take: 1 + child sequences; below 1 acts as 1
@@ -27,7 +28,7 @@ type Item struct {
 // sequences. It shares the prompt's memory.
 func NewItem(r *request.Request, children int) Item {
 	return Item{
-		ID: r.ID, Key: Key(r), Rank: r.DPRank, Relax: r.DPRelax, Weight: 1 + max(children, 0),
+		ID: r.ID, Key: Key(r), Guest: guest(r), Rank: r.DPRank, Relax: r.DPRelax, Weight: 1 + max(children, 0),
 		Tokens: len(r.Prompt), Head: r.Prompt[:min(len(r.Prompt), HeadTokens)],
 	}
 }
@@ -41,6 +42,11 @@ func Key(r *request.Request) string {
 		}
 	}
 	return ""
+}
+
+// guest reports whether a request sticks to another conversation than its own.
+func guest(r *request.Request) bool {
+	return strings.TrimSpace(r.AffinityKey) != "" && r.AffinityKey != r.ConversationID
 }
 
 // CheckRank refuses a rank that an instance of the given size does not have;

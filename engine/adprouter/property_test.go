@@ -36,6 +36,7 @@ func drawItem(t *rapid.T, id int, c Config) Item {
 	it := Item{ID: request.ID(id), Rank: -1, Tokens: rapid.IntRange(0, 200).Draw(t, "tokens")}
 	if n := rapid.IntRange(0, 9).Draw(t, "key"); n > 1 {
 		it.Key = fmt.Sprint("c", n)
+		it.Guest = rapid.IntRange(0, 3).Draw(t, "guest") == 0
 	}
 	if rapid.IntRange(0, 3).Draw(t, "hinted") == 0 {
 		it.Rank, it.Relax = rapid.IntRange(0, c.Ranks-1).Draw(t, "rank"), rapid.Bool().Draw(t, "relax")

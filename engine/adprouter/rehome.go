@@ -54,8 +54,8 @@ func (r *Router) rehome(batch []Item, i int, bound *binding, home bool) bool {
 	if bound.to >= 0 {
 		return r.follow(batch, i, bound, home)
 	}
-	if !r.mayMove(bound) {
-		return false
+	if it.Guest || !r.mayMove(bound) {
+		return false // only its own next turn brings a conversation's blocks along
 	}
 	fresh := r.fresh(it, bound)
 	cached := int64(it.Tokens) - fresh
@@ -104,7 +104,14 @@ func (r *Router) follow(batch []Item, i int, bound *binding, home bool) bool {
 	}
 	before := r.bind.moves.open[r.bind.moves.find(bound)].tokens
 	r.bind.touch(it.Key, bound)
-	r.placeMoved(batch, i, bound, added(it, before))
+	compute := added(it, before)
+	if it.Guest {
+		compute = min(int64(it.Tokens), guestWork)
+	}
+	r.placeMoved(batch, i, bound, compute)
+	if it.Guest { // what the next turn adds is not counted from a sub-agent's
+		r.bind.arrive(bound, int(before), r.mark(bound.to))
+	}
 	return true
 }
 

@@ -50,7 +50,7 @@ func encodeDelivery(dst []byte, d *lockstep.Delivery, handle func(*transfer.Hand
 	for _, a := range d.New {
 		body, _ := a.Body.([]byte)
 		m.Arrivals = append(m.Arrivals, &pb.Arrival{
-			Id: uint64(a.Item.ID), Key: a.Item.Key, Rank: int32(a.Item.Rank), Relax: a.Item.Relax,
+			Id: uint64(a.Item.ID), Key: a.Item.Key, Guest: a.Item.Guest, Rank: int32(a.Item.Rank), Relax: a.Item.Relax,
 			Weight: uint32(a.Item.Weight), Prompt: putTokens(a.Prompt), Salt: a.Salt, Body: body, HandOver: a.HandOver,
 		})
 	}
@@ -94,7 +94,7 @@ func decodeDelivery(b []byte, handle func([]byte) (*transfer.Handle, error)) (d 
 		}
 		d.New = append(d.New, &lockstep.Arrival{
 			Item: adprouter.Item{
-				ID: request.ID(a.GetId()), Key: a.GetKey(), Rank: int(a.GetRank()), Relax: a.GetRelax(), Weight: int(a.GetWeight()),
+				ID: request.ID(a.GetId()), Key: a.GetKey(), Guest: a.GetGuest(), Rank: int(a.GetRank()), Relax: a.GetRelax(), Weight: int(a.GetWeight()),
 				Tokens: len(prompt), Head: prompt[:min(len(prompt), adprouter.HeadTokens)],
 			},
 			Prompt: prompt, Salt: a.GetSalt(), Body: a.GetBody(), HandOver: a.GetHandOver(),

@@ -51,7 +51,7 @@ func sampleDelivery() *lockstep.Delivery {
 	prompt := []int32{1, 2, 1 << 30}
 	return &lockstep.Delivery{
 		New: []*lockstep.Arrival{{
-			Item:   adprouter.Item{ID: 5, Key: "k", Rank: -1, Relax: true, Weight: 2, Tokens: 3, Head: prompt},
+			Item:   adprouter.Item{ID: 5, Key: "k", Guest: true, Rank: -1, Relax: true, Weight: 2, Tokens: 3, Head: prompt},
 			Prompt: prompt, Salt: "s", Body: []byte("body"), HandOver: true,
 		}},
 		Removals: []lockstep.Removal{{ID: 7, Code: request.QueueTimeout}}, Aborts: []transfer.ID{-1, 9}, Drain: true,

@@ -35,6 +35,7 @@ type Arrival struct {
 	Salt          string                 `protobuf:"bytes,7,opt,name=salt,proto3" json:"salt,omitempty"`
 	Body          []byte                 `protobuf:"bytes,8,opt,name=body,proto3" json:"body,omitempty"`                          // the rest of the request, for ranks in other processes
 	HandOver      bool                   `protobuf:"varint,9,opt,name=hand_over,json=handOver,proto3" json:"hand_over,omitempty"` // it has a handle of its own
+	Guest         bool                   `protobuf:"varint,10,opt,name=guest,proto3" json:"guest,omitempty"`                      // the key is that of another conversation
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -128,6 +129,13 @@ func (x *Arrival) GetBody() []byte {
 func (x *Arrival) GetHandOver() bool {
 	if x != nil {
 		return x.HandOver
+	}
+	return false
+}
+
+func (x *Arrival) GetGuest() bool {
+	if x != nil {
+		return x.Guest
 	}
 	return false
 }
@@ -457,7 +465,7 @@ var File_delivery_proto protoreflect.FileDescriptor
 
 const file_delivery_proto_rawDesc = "" +
 	"\n" +
-	"\x0edelivery.proto\x12\x10tandem.runner.v1\"\xca\x01\n" +
+	"\x0edelivery.proto\x12\x10tandem.runner.v1\"\xe0\x01\n" +
 	"\aArrival\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x12\n" +
@@ -467,7 +475,9 @@ const file_delivery_proto_rawDesc = "" +
 	"\x06prompt\x18\x06 \x01(\fR\x06prompt\x12\x12\n" +
 	"\x04salt\x18\a \x01(\tR\x04salt\x12\x12\n" +
 	"\x04body\x18\b \x01(\fR\x04body\x12\x1b\n" +
-	"\thand_over\x18\t \x01(\bR\bhandOver\"-\n" +
+	"\thand_over\x18\t \x01(\bR\bhandOver\x12\x14\n" +
+	"\x05guest\x18\n" +
+	" \x01(\bR\x05guest\"-\n" +
 	"\aRemoval\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04code\x18\x02 \x01(\tR\x04code\"/\n" +
