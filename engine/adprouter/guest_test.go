@@ -21,7 +21,7 @@ func TestGuests(t *testing.T) {
 		r.Route(idle, nil) // it is computed
 	}
 	busy := []RankState{{Active: 8, QueuedPrefill: 90_000}, {}}
-	if p := r.Route(busy, []Item{{ID: 2, Key: "a", Guest: true, Rank: -1, Tokens: 12_000}}).Placed[0]; p.Rank != 0 || p.Reason != Sticky {
+	if p := r.Route(busy, []Item{{ID: 2, Key: "a", Guest: true, Rank: -1, Tokens: 33_000}}).Placed[0]; p.Rank != 0 || p.Reason != Sticky {
 		t.Errorf("a sub-agent of a busy home: %+v", p)
 	}
 	r.Route(idle, nil)
