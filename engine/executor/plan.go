@@ -45,11 +45,17 @@ func (c *Core) limits() scheduler.Limits {
 		l = c.piece
 		l.Suspects = true
 	}
-	l.Pending = c.openLeases > 0 || c.sch.Receiving()+c.sch.Loading() > 0 || c.closing > 0 || c.flights.n > 0
+	l.Pending = c.pending() || c.flights.n > 0
 	l.Soon = c.flights.n > 0 && c.closing+c.lasts > 0
 	limit := c.cfg.MaxLeasedFraction
 	l.Hold = limit < 1 && float64(c.leased) > limit*float64(c.cfg.Blocks)
 	return l
+}
+
+// pending reports whether blocks will come back without a step: from a lease, a
+// pull, a request that has ended, or a copy into them.
+func (c *Core) pending() bool {
+	return c.openLeases > 0 || c.sch.Receiving()+c.sch.Loading() > 0 || c.closing > 0 || c.kv.InboundBlocks() > 0
 }
 
 // carryOut gives the scheduler's decisions their effect on requests.
@@ -155,7 +161,7 @@ func (c *Core) row(f *flight, s *sequence, n int) Row {
 // it did.
 func (c *Core) unstick() bool {
 	q := c.sch.Head()
-	if q == nil || c.openLeases > 0 || c.sch.Receiving()+c.sch.Loading() > 0 || c.closing > 0 {
+	if q == nil || c.pending() {
 		return false
 	}
 	c.stats.Deadlocks++
