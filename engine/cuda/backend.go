@@ -40,6 +40,7 @@ type Backend struct {
 	open     []int  // of turns: launched and not waited for, the older one first
 	steps    []step // what the ops became
 	graphs   map[int]*gpu.Graph
+	dry      bool // steps make plans only, and launch nothing
 	args     gpu.Args
 	heads    int          // query heads
 	rotates  *tensor.RoPE // whose table the step has made so far
@@ -123,9 +124,7 @@ func (b *Backend) free() {
 		_ = b.stream.Sync()
 	}
 	for _, g := range b.graphs {
-		if g != nil {
-			_ = g.Free()
-		}
+		_ = g.Free()
 	}
 	var all []gpu.Ptr
 	for _, m := range b.matrices {
@@ -167,7 +166,7 @@ func (b *Backend) Info() string {
 	if b.cfg.Deterministic {
 		products = "the same bits for every batch"
 	}
-	return fmt.Sprintf("cuda %s, %s, %d graphs, KV %s in %s", b.dev.Info(), products, len(b.cfg.Graphs), b.cfg.KV.DType, Packing)
+	return fmt.Sprintf("cuda %s, %s, %d graphs, KV %s in %s", b.dev.Info(), products, len(b.graphs), b.cfg.KV.DType, Packing)
 }
 
 // MemoryReport says where the device's memory goes.

@@ -81,6 +81,9 @@ func (b *Backend) launch(k *kernel, l kernels.Launch) error {
 		return nil // a rank without rows
 	}
 	b.progress.Add(1)
+	if b.dry {
+		return nil
+	}
 	return b.stream.Launch(k.Kernel, gpu.Shape{
 		Grid: gpu.Dim{X: l.Grid[0], Y: l.Grid[1], Z: l.Grid[2]}, Block: gpu.Dim{X: l.Block}, Shared: l.Shared,
 	}, &b.args)

@@ -33,7 +33,10 @@ func (b *Backend) Seal(vocab int) error {
 			}
 			b.steps = append(b.steps, st)
 		}
-		return b.stream.Sync()
+		if err := b.stream.Sync(); err != nil {
+			return err
+		}
+		return b.capture()
 	})
 	if err != nil {
 		return fmt.Errorf("seal: %w", err)

@@ -183,6 +183,12 @@ func (b *Backend) manyRows(m matrix, mode, stride int) (product, error) {
 			}
 			op := gemm.Op{M: rows, N: n, K: m.k, In: gemm.BF16, Out: out, Add: mode == kernels.OutAdd, Bias: bias != 0, StrideY: between}
 			b.progress.Add(1)
+			if b.dry {
+				if err := b.multi.Prepare(b.stream, op); err != nil {
+					return err
+				}
+				continue
+			}
 			if err := b.multi.Multiply(b.stream, op, to.At(int64(at*size)), x, w, biasAt(bias, at)); err != nil {
 				return err
 			}

@@ -105,20 +105,45 @@ func (b *Backend) queue(batch *tensor.Batch) error {
 	if bucket == 0 {
 		return b.eager(&s)
 	}
-	g, seen := b.graphs[bucket]
-	switch {
-	case !seen: // makes the plans of products, which a capture must find
-		b.graphs[bucket] = nil
-		return b.eager(&s)
-	case g == nil:
-		var err error
-		if g, err = b.stream.Capture(func() error { return b.eager(&s) }); err != nil {
-			return fmt.Errorf("capture a step of %d rows: %w", bucket, err)
-		}
-		b.graphs[bucket] = g
-	}
 	b.progress.Add(1)
-	return b.stream.Run(g)
+	return b.stream.Run(b.graphs[bucket])
+}
+
+// capture makes the graphs of all sizes, so that no request waits for one. A capture
+// must find the plans of products made.
+func (b *Backend) capture() error {
+	if b.cfg.Group != nil {
+		return nil
+	}
+	var none tensor.Batch
+	none.Reset()
+	for _, size := range b.cfg.Graphs {
+		if size < 1 || size > b.cfg.MaxSeqs {
+			continue
+		}
+		s := b.input.padded(&none, size, b.prefill, b.cfg.Deterministic)
+		if err := b.send(&s); err != nil { // places the arrays
+			return err
+		}
+		b.dry = true
+		err := b.eager(&s)
+		b.dry = false
+		if err != nil {
+			return err
+		}
+		g, err := b.stream.Capture(func() error { return b.eager(&s) })
+		if err != nil {
+			return fmt.Errorf("capture a step of %d rows: %w", size, err)
+		}
+		b.graphs[size] = g
+		if err := b.stream.Upload(g); err != nil {
+			return err
+		}
+		if err := b.stream.Sync(); err != nil { // before the next send overwrites the host's words
+			return err
+		}
+	}
+	return nil
 }
 
 func (b *Backend) eager(s *shape) error {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"strings"
 	"testing"
 
 	"tandem/engine/cuda"
@@ -104,6 +105,9 @@ func TestCUDAKeepsFP8(t *testing.T) {
 	}
 	defer ck.Close()
 	b := cudaBackend(t, ck, KVShape(ck, 16, tensor.BF16), tensor.BF16).(cudaRunner).b
+	if info := b.Info(); !strings.Contains(info, " 4 graphs") { // made before any step
+		t.Errorf("%s: want 4 graphs", info)
+	}
 	if got, most := b.MemoryReport().WeightBytes, ck.Bytes()*11/10; got > most {
 		t.Errorf("%d bytes of weights on the device, the file has %d", got, ck.Bytes())
 	}

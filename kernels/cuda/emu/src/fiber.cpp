@@ -1,8 +1,11 @@
 // Fibers of one block: start, barrier, warp operations, deadlock, end.
 #include "fiber.h"
+#include <pthread.h>
 #include <sys/mman.h>
 #include <cstdio>
 #include <cstdlib>
+#include <mutex>
+#include <vector>
 
 namespace tdemu {
 
@@ -13,7 +16,28 @@ static uint64_t draw(Worker* w) {
   return w->rng;
 }
 
+// Stacks of threads that have ended, for others: a stack is two mappings, of which a
+// process may have some ten thousand.
+struct Idle {
+  std::mutex mu;
+  std::vector<char*> stacks;
+};
+
+static Idle& idle() {
+  static auto* all = new Idle;
+  return *all;
+}
+
 static char* new_stack() {
+  {
+    Idle& all = idle();
+    std::lock_guard<std::mutex> lock(all.mu);
+    if (!all.stacks.empty()) {
+      char* p = all.stacks.back();
+      all.stacks.pop_back();
+      return p;
+    }
+  }
   auto* p = static_cast<char*>(mmap(nullptr, kStackSize + kStackGuard, PROT_READ | PROT_WRITE,
                                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
   if (p == MAP_FAILED) {
@@ -279,8 +303,25 @@ void async_wait(unsigned pending) {
   f->copies.erase(f->copies.begin(), f->copies.begin() + static_cast<long>(i));
 }
 
+// leave_thread ends the worker of a thread that ends, and keeps its stacks.
+static void leave_thread(void* ended) {
+  auto* w = static_cast<Worker*>(ended);
+  Idle& all = idle();
+  std::lock_guard<std::mutex> lock(all.mu);
+  all.stacks.insert(all.stacks.end(), w->stacks.begin(), w->stacks.end());
+  delete[] w->fibers;
+  delete w;
+}
+
 Worker* this_worker() {
-  if (!tl_worker) tl_worker = new Worker;  // lives as long as the process
+  if (tl_worker) return tl_worker;
+  static pthread_key_t key = [] {
+    pthread_key_t made;
+    if (pthread_key_create(&made, leave_thread)) abort();
+    return made;
+  }();
+  tl_worker = new Worker;
+  pthread_setspecific(key, tl_worker);
   return tl_worker;
 }
 
