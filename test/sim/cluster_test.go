@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"tandem/engine/executor"
+	"tandem/engine/kvcache"
 	"tandem/engine/request"
 	"tandem/engine/scheduler"
 	"tandem/engine/transfer"
@@ -371,6 +372,23 @@ func TestRandomRuns(t *testing.T) {
 					c.Gen.Core.ResetCache()
 				}
 			},
+			"cut": func(t *rapid.T) { c.Cut() },
+			"kill": func(t *rapid.T) {
+				if rapid.IntRange(0, 3).Draw(t, "rare") == 0 {
+					if err := c.Kill(rapid.SampledFrom(c.workers()).Draw(t, "worker")); err != nil {
+						t.Fatal(err)
+					}
+				}
+			},
+			"tiers hang": func(t *rapid.T) {
+				c.Net.Stuck = c.Now + time.Duration(rapid.IntRange(0, 15000).Draw(t, "ms"))*time.Millisecond
+				c.at(c.Net.Stuck, func() {})
+			},
+			"all leave": func(t *rapid.T) {
+				if rapid.IntRange(0, 3).Draw(t, "rare") == 0 {
+					allLeave(t, c)
+				}
+			},
 			"fault": func(t *rapid.T) { fault = rapid.IntRange(1, 2).Draw(t, "steps") },
 			"net": func(t *rapid.T) {
 				c.Net.Lose = rapid.SampledFrom([]float64{0, 0, 0.1, 1}).Draw(t, "lose")
@@ -391,6 +409,25 @@ func TestRandomRuns(t *testing.T) {
 			verify(t, c.Gen)
 		}
 	})
+}
+
+// allLeave proves INV-14.
+func allLeave(t *rapid.T, c *Cluster) {
+	c.CancelAll()
+	for _, part := range c.emptied() {
+		for end := c.Now + part.wait; c.Now <= end; {
+			more, err := c.Tick()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !more {
+				break
+			}
+		}
+		if err := c.gone(part.w); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // someChoices draws how many choices a request asks for.
@@ -418,6 +455,11 @@ func randomCluster(t *rapid.T) *Cluster {
 		c.Attach, c.Progress, c.RecvTotal = time.Second, time.Second, 5*time.Second
 		c.PeerWait = time.Duration(rapid.IntRange(100, 3000).Draw(t, "peer wait")) * time.Millisecond
 		c.MaxLeasedFraction = rapid.SampledFrom([]float64{0.5, 1}).Draw(t, "leased")
+		c.Tiers = kvcache.Tiers{HostBlocks: rapid.IntRange(0, 40).Draw(t, "host"), MinPriority: 30}
+		if c.Tiers.HostBlocks > 0 {
+			c.Tiers.DiskBlocks = rapid.IntRange(0, 80).Draw(t, "disk")
+		}
+		c.OnboardAlways = rapid.Bool().Draw(t, "onboard")
 		return c
 	}
 	var ctx, gen *Worker
@@ -440,6 +482,7 @@ func randomCluster(t *rapid.T) *Cluster {
 	}
 	c := NewCluster(ctx, gen, rapid.Uint64().Draw(t, "seed"))
 	c.Net.StopTime = 20 * time.Millisecond
+	c.Net.Moves, c.Net.MoveFail = rapid.IntRange(0, 4).Draw(t, "moves"), rapid.SampledFrom([]float64{0, 0.2}).Draw(t, "bad moves")
 	c.Net.AttachTime = time.Duration(rapid.IntRange(500, 4000).Draw(t, "attach")) * time.Millisecond
 	c.Net.ReadOn = rapid.Bool().Draw(t, "read on")
 	return c

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"time"
 
 	"tandem/engine/executor"
 	"tandem/engine/request"
@@ -61,6 +62,40 @@ func (c *Cluster) Cut() {
 	for _, p := range c.underWay() {
 		p.cut()
 	}
+}
+
+// CancelAll ends all requests, as when all clients leave.
+func (c *Cluster) CancelAll() {
+	for _, s := range c.Sessions {
+		if !s.cancelled {
+			c.Cancel(s)
+		}
+	}
+	for _, w := range c.workers() {
+		for _, id := range w.Order {
+			w.Core.Cancel(c.Now, id)
+		}
+		w.flush()
+	}
+}
+
+// vacancy is how long after CancelAll a worker may keep something.
+type vacancy struct {
+	w    *Worker
+	wait time.Duration
+}
+
+func (c *Cluster) emptied() [2]vacancy {
+	return [2]vacancy{{c.Gen, c.Net.StopTime + 2*c.Step}, {c.Ctx, c.Ctx.cfg.Lease + 2*c.Step}}
+}
+
+// gone proves that a worker has nothing any more, but for copies that end now.
+func (c *Cluster) gone(w *Worker) error {
+	c.pump(w, len(w.shelf.queue))
+	if err := w.Empty(); err != nil {
+		return fmt.Errorf("INV-14: %s, cancelled: %w", w.cfg.Role, err)
+	}
+	return nil
 }
 
 // underWay are the pulls under way, in the order of their start.

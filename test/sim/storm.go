@@ -252,24 +252,14 @@ func (s *Storm) advance() (bool, error) {
 	return more, nil
 }
 
-// cancelAll ends all requests: two iterations and the time that byte paths take
-// to stop later, the gen worker is empty, and a lease later the ctx worker.
+// cancelAll ends all requests and proves INV-14: two iterations and the time that
+// byte paths take to stop later, the gen worker is empty, and a lease later the
+// ctx worker.
 func (s *Storm) cancelAll() error {
-	for _, c := range s.Sessions {
-		if !c.cancelled {
-			s.Cancel(c)
-		}
-	}
-	for _, t := range s.plain {
-		s.Gen.Core.Cancel(s.Now, t.Req.ID)
-		s.Gen.flush()
-	}
-	for _, part := range []struct {
-		w    *Worker
-		wait time.Duration
-	}{{s.Gen, s.Net.StopTime}, {s.Ctx, s.Ctx.cfg.Lease}} {
+	s.CancelAll()
+	for _, part := range s.emptied() {
 		life := part.w.Core
-		for end := s.Now + part.wait + 2*s.Step; s.Now <= end; {
+		for end := s.Now + part.wait; s.Now <= end; {
 			more, err := s.advance()
 			if err != nil {
 				return err
@@ -278,12 +268,11 @@ func (s *Storm) cancelAll() error {
 				break
 			}
 		}
-		s.pump(part.w, len(part.w.shelf.queue))
 		if part.w.Core != life {
 			continue
 		}
-		if err := part.w.Empty(); err != nil {
-			return fmt.Errorf("INV-14: %s, cancelled: %w", part.w.cfg.Role, err)
+		if err := s.gone(part.w); err != nil {
+			return err
 		}
 		s.Log.Emptied++
 	}
@@ -328,7 +317,7 @@ func (s *Storm) sum(w *Worker) {
 	w.Rows, w.Fed = 0, 0
 	l.Recomputed, l.Stale, l.Expired = l.Recomputed+st.Recomputed, l.Stale+st.StalePulls, l.Expired+st.LeasesExpired
 	l.Paused, l.Evicted, l.Hits = l.Paused+st.Paused, l.Evicted+st.EvictedBlocks, l.Hits+st.PrefixHitTokens
-	l.Onboarded, l.BadMoves = l.Onboarded+st.OnboardBytes, l.BadMoves+st.MovesFailed
+	l.Onboarded, l.BadMoves = l.Onboarded+st.OnboardBytes, l.BadMoves+st.TierFailed
 }
 
 // Add sums logs up.
