@@ -212,8 +212,8 @@ type Stats struct {
 	DiskHitTokens     uint64 // and from the disk
 	HostEvicted       uint64 // blocks that left the host for want of room and are in no file
 	DiskEvicted       uint64 // files erased for want of room
-	MovesFailed       uint64
-	BadFiles          uint64 // of MovesFailed: files that did not hold what they should
+	TierFailed        uint64 // moves between tiers
+	BadFiles          uint64 // of TierFailed: files that did not hold what they should
 	DiskRests         uint64 // times at which the disk was left alone after a failure
 	ConvOverlap       uint64 // requests of a conversation that had another one under way
 	DeadTails         uint64 // blocks that a later turn did not take up again and that go first now

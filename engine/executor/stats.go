@@ -82,7 +82,7 @@ func (c *Core) tierStats(st *Stats) {
 	st.SpillBytes, st.LoadBytes = t.Spilled*size, t.Loaded*size
 	st.HostHitTokens, st.DiskHitTokens = t.Onboarded*uint64(c.cfg.BlockTokens), t.Loaded*uint64(c.cfg.BlockTokens)
 	st.HostEvicted, st.DiskEvicted = t.HostEvicted, t.DiskEvicted
-	st.MovesFailed, st.BadFiles, st.DiskRests = t.FailedMoves, t.BadFiles, t.DiskSuspends
+	st.TierFailed, st.BadFiles, st.DiskRests = t.FailedMoves, t.BadFiles, t.DiskSuspends
 }
 
 // tables yields the tables of all requests that are not retired.

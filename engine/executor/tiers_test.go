@@ -219,7 +219,7 @@ func TestDiskRests(t *testing.T) {
 			r.below.next(r, res)
 		}
 	}
-	if st := r.Stats(); st.DiskRests != 1 || st.DiskBlocks != 0 || st.MovesFailed == 0 {
+	if st := r.Stats(); st.DiskRests != 1 || st.DiskBlocks != 0 || st.TierFailed == 0 {
 		t.Fatalf("%+v", st)
 	}
 	r.step(diskRest)

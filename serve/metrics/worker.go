@@ -167,7 +167,7 @@ var engineMetrics = []engineMetric{
 	engineCounter("offload_bytes", "Bytes of KV blocks copied between tiers.", func(s *runner.Stats) uint64 { return s.OnboardBytes }, "dir", "host_to_device"),
 	engineCounter("offload_bytes", "Bytes of KV blocks copied between tiers.", func(s *runner.Stats) uint64 { return s.SpillBytes }, "dir", "host_to_disk"),
 	engineCounter("offload_bytes", "Bytes of KV blocks copied between tiers.", func(s *runner.Stats) uint64 { return s.LoadBytes }, "dir", "disk_to_device"),
-	engineCounter("tier_failed_total", "Copies between tiers that failed; their blocks are computed anew.", func(s *runner.Stats) uint64 { return s.MovesFailed }),
+	engineCounter("tier_failed_total", "Copies between tiers that failed; their blocks are computed anew.", func(s *runner.Stats) uint64 { return s.TierFailed }),
 	engineCounter("tier_bad_files_total", "Files of the disk tier that did not hold what they should.", func(s *runner.Stats) uint64 { return s.BadFiles }),
 	engineCounter("tier_disk_rests_total", "Times at which the disk was left alone for a while after a failure.", func(s *runner.Stats) uint64 { return s.DiskRests }),
 	engineCounter("tier_declined_total", "Times at which blocks were computed although a tier had them, since copying takes longer.", func(s *runner.Stats) uint64 { return s.RecomputedCheaper }),

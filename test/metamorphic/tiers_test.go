@@ -30,8 +30,8 @@ func blockBytes(o *runner.LoadOptions) int64 {
 	return int64(o.Core.BlockTokens * perToken * 2)
 }
 
-func onboards(st runner.Stats) bool { return st.OnboardBytes > 0 && st.MovesFailed == 0 }
-func loads(st runner.Stats) bool    { return st.LoadBytes > 0 && st.SpillBytes > 0 && st.MovesFailed == 0 }
+func onboards(st runner.Stats) bool { return st.OnboardBytes > 0 && st.TierFailed == 0 }
+func loads(st runner.Stats) bool    { return st.LoadBytes > 0 && st.SpillBytes > 0 && st.TierFailed == 0 }
 func restores(st runner.Stats) bool { return st.LoadBytes > 0 && st.BadFiles == 0 }
 
 // TestTiersGiveTheSame forces content out of the device and back: by the host, by
