@@ -184,6 +184,9 @@ func checkSampling(s *request.Sampling, vocab int) *request.Error {
 	if err := checkIDs("stop_token_ids", s.StopTokenIDs, vocab); err != nil {
 		return err
 	}
+	if err := checkIDs("allowed_token_ids", s.Allowed, vocab); err != nil {
+		return err
+	}
 	for _, w := range s.BadWords {
 		if len(w) == 0 {
 			return request.Invalid("bad_words", "a word without tokens")

@@ -102,6 +102,7 @@ type Sampling struct {
 	FrequencyPenalty  float64 // [-2,2]
 	LogitBias         []Bias  // sorted by token
 	BadWords          [][]int32
+	Allowed           []int32 // tokens that may be chosen, sorted; nil = all
 	Seed              uint64
 	Seeded            bool   // the client gave Seed
 	Stream            uint32 // choice index, 0 for n = 1

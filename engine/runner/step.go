@@ -90,7 +90,7 @@ func (s *sampling) drawAll(r *executor.Row, logits []float32) executor.Sampled {
 func pickable(row *executor.Row) bool {
 	p := &row.Request.Sampling
 	return len(row.Forks) == 0 && p.RepetitionPenalty == 1 && p.PresencePenalty == 0 && p.FrequencyPenalty == 0 &&
-		len(p.LogitBias) == 0 && len(p.BadWords) == 0 && row.Index >= p.MinTokens
+		len(p.LogitBias) == 0 && len(p.BadWords) == 0 && p.Allowed == nil && row.Index >= p.MinTokens
 }
 
 // picks are the rules of the rows that want a token. ok is false if the host draws

@@ -53,8 +53,9 @@ func (c *counts) sync(prompt, output []int32) {
 	}
 }
 
-// ban applies bad words and min_tokens, in that order.
+// ban applies the list of allowed tokens, bad words and min_tokens, in that order.
 func (s *State) ban(logits []float32, index int, output []int32) {
+	s.confine(logits)
 	for _, word := range s.params.BadWords {
 		if n := len(word) - 1; n >= 0 && s.endsWith(word[:n], output) {
 			forbid(logits, word[n])
@@ -67,6 +68,23 @@ func (s *State) ban(logits []float32, index int, output []int32) {
 		for _, id := range s.params.StopTokenIDs {
 			forbid(logits, id)
 		}
+	}
+}
+
+// confine forbids all tokens but those of Allowed, if there are any.
+func (s *State) confine(logits []float32) {
+	if s.params.Allowed == nil {
+		return
+	}
+	next := 0
+	for _, id := range s.params.Allowed {
+		for ; next < min(int(id), len(logits)); next++ {
+			forbid(logits, int32(next))
+		}
+		next = int(id) + 1
+	}
+	for ; next < len(logits); next++ {
+		forbid(logits, int32(next))
 	}
 }
 

@@ -48,6 +48,11 @@ func validateIDs(s *request.Sampling, vocab int) *request.Error {
 			return outOfRange("logit_bias", b.Value, "between -100 and 100")
 		}
 	}
+	for _, id := range s.Allowed {
+		if err := checkID("allowed_token_ids", id, vocab); err != nil {
+			return err
+		}
+	}
 	for _, word := range s.BadWords {
 		if len(word) == 0 {
 			return request.Invalid("bad_words", "a bad word has no tokens; remove the empty entry")

@@ -8,6 +8,10 @@ import (
 // consider looks at what the best gen worker has of the prompt. If little is left to compute, that worker runs the whole
 // request and no blocks travel; else it is kept for the gen leg, which is then sure of what was found.
 func (s *Server) consider(p *RoutePlan) {
+	if p.Path == PathCtxGen && p.Req.Whole() { // what is told of the prompt is not handed over
+		p.Path, p.bypass = PathGenOnly, true
+		return
+	}
 	if !s.cfg.Conditional || p.Path != PathCtxGen {
 		return
 	}

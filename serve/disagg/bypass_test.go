@@ -92,3 +92,20 @@ func TestBypassFallsBack(t *testing.T) {
 		}
 	})
 }
+
+// TestWhatIsToldOfThePromptNeedsOneWorker: no hand-over carries that.
+func TestWhatIsToldOfThePromptNeedsOneWorker(t *testing.T) {
+	for field, want := range map[string]Path{
+		`"echo":true`: PathGenOnly, `"prompt_logprobs":1`: PathGenOnly, `"echo":true,"logprobs":0,"max_tokens":0`: PathGenOnly,
+		`"echo":false`: PathCtxGen,
+	} {
+		r, prompt := bypassRig(t, 0, 0)
+		a := r.post(completions, `{"model":"tiny",`+field+`,"prompt":`+prompt+`}`)
+		if got := Path(a.header.Get("X-Disagg-Path")); got != want {
+			t.Errorf("%s: path %s, want %s", field, got, want)
+		}
+		if legs := len(r.ctx[0].requests()); (legs == 0) != (want == PathGenOnly) {
+			t.Errorf("%s: %d ctx legs", field, legs)
+		}
+	}
+}

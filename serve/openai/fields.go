@@ -67,7 +67,10 @@ var fields = map[string]setter{
 		}
 		return err
 	},
-	"bad_words": setBadWords,
+	"bad_words":              setBadWords,
+	"allowed_token_ids":      setAllowed,
+	"prompt_logprobs":        setPromptLogprobs,
+	"truncate_prompt_tokens": setTruncate,
 	"min_tokens": func(r *Request, p string, raw json.RawMessage) (err error) {
 		r.MinTokens, err = intOf(p, raw, 0, math.MaxInt32)
 		return err
@@ -114,24 +117,21 @@ var fields = map[string]setter{
 		r.BestOf, err = intOf(p, raw, 1, MaxChoices)
 		return err
 	},
-	"use_beam_search":        onlyFalse("beam search is not supported"),
-	"response_format":        setResponseFormat,
-	"attention_dp_rank":      refuse("a rank cannot be chosen in the body"),
-	"attention_dp_relax":     refuse("a rank cannot be chosen in the body"),
-	"prompt_logprobs":        refuse("log-probabilities of the prompt are not supported"),
-	"guided_json":            refuse("structured output is not supported"),
-	"guided_regex":           refuse("structured output is not supported"),
-	"guided_choice":          refuse("structured output is not supported"),
-	"guided_grammar":         refuse("structured output is not supported"),
-	"guided_decoding":        refuse("structured output is not supported"),
-	"structured_outputs":     refuse("structured output is not supported"),
-	"structural_tag":         refuse("structured output is not supported"),
-	"logits_processors":      refuse("custom logits processors are not supported"),
-	"allowed_token_ids":      refuse("a list of allowed tokens is not supported"),
-	"truncate_prompt_tokens": refuse("the prompt is never truncated"),
-	"lora_request":           refuse("LoRA adapters are not supported"),
-	"skip_special_tokens":    onlyTrue("special tokens are never shown in the text"),
-	"add_special_tokens":     onlyTrue("the tokenizer always adds its special tokens to a text prompt; send token ids to choose otherwise"),
+	"use_beam_search":     onlyFalse("beam search is not supported"),
+	"response_format":     setResponseFormat,
+	"attention_dp_rank":   refuse("a rank cannot be chosen in the body"),
+	"attention_dp_relax":  refuse("a rank cannot be chosen in the body"),
+	"guided_json":         refuse("structured output is not supported"),
+	"guided_regex":        refuse("structured output is not supported"),
+	"guided_choice":       refuse("structured output is not supported"),
+	"guided_grammar":      refuse("structured output is not supported"),
+	"guided_decoding":     refuse("structured output is not supported"),
+	"structured_outputs":  refuse("structured output is not supported"),
+	"structural_tag":      refuse("structured output is not supported"),
+	"logits_processors":   refuse("custom logits processors are not supported"),
+	"lora_request":        refuse("LoRA adapters are not supported"),
+	"skip_special_tokens": onlyTrue("special tokens are never shown in the text"),
+	"add_special_tokens":  onlyTrue("the tokenizer always adds its special tokens to a text prompt; send token ids to choose otherwise"),
 }
 
 // endpointFields are the members whose meaning depends on the endpoint.
@@ -182,7 +182,10 @@ var endpointFields = [2]map[string]setter{
 			r.Logprobs, err = intOf(p, raw, 0, MaxLogprobs)
 			return err
 		},
-		"echo": onlyFalse("echo is not supported: put the prompt before the answer yourself"),
+		"echo": func(r *Request, p string, raw json.RawMessage) (err error) {
+			r.Echo, err = boolOf(p, raw)
+			return err
+		},
 		"suffix": func(_ *Request, p string, raw json.RawMessage) error {
 			s, err := stringOf(p, raw)
 			if err == nil && s != "" {
@@ -232,6 +235,9 @@ func positive(param string, raw json.RawMessage, hi float64) (float64, error) {
 // an error, since either choice would surprise somebody.
 func setMaxTokens(r *Request, p string, raw json.RawMessage) error {
 	n, err := intOf(p, raw, 1, math.MaxInt32)
+	if r.Endpoint == Completion && string(raw) == "0" { // for echo
+		n, err = 0, nil
+	}
 	if err != nil {
 		return err
 	}
@@ -316,11 +322,30 @@ func setStop(r *Request, p string, raw json.RawMessage) (err error) {
 }
 
 func setBadWords(r *Request, p string, raw json.RawMessage) (err error) {
-	if r.BadWords, err = stringsOf(p, raw); err != nil {
+	list, err := listOf(p, raw)
+	if err != nil {
 		return err
 	}
-	if len(r.BadWords) > MaxBadWords {
-		return Invalid(p, "bad_words has %d entries: the limit is %d", len(r.BadWords), MaxBadWords)
+	if len(list) > MaxBadWords {
+		return Invalid(p, "bad_words has %d entries: the limit is %d", len(list), MaxBadWords)
+	}
+	for i, entry := range list {
+		if entry[0] == '[' {
+			ids, err := idsOf(at(p, i), entry)
+			if err == nil && (len(ids) == 0 || len(ids) > MaxBadWord) {
+				err = Invalid(p, "bad_words[%d] has %d token ids: it must have 1 to %d", i, len(ids), MaxBadWord)
+			}
+			if err != nil {
+				return err
+			}
+			r.BadTokens = append(r.BadTokens, ids)
+			continue
+		}
+		word, err := stringOf(at(p, i), entry)
+		if err != nil {
+			return err
+		}
+		r.BadWords = append(r.BadWords, word)
 	}
 	if slices.Contains(r.BadWords, "") {
 		return Invalid(p, "bad_words holds an empty string: leave it out")

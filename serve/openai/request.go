@@ -56,7 +56,7 @@ type Request struct {
 
 	N         int  // choices in the answer, >= 1
 	BestOf    int  // candidates that the N are the best of, >= N
-	MaxTokens *int // max_completion_tokens or max_tokens of each choice, >= 1
+	MaxTokens *int // max_completion_tokens or max_tokens of each choice, >= 1, or 0 with Echo
 
 	Temperature       *float64 // [0,2]
 	TopP              *float64 // (0,1]
@@ -67,14 +67,19 @@ type Request struct {
 	FrequencyPenalty  *float64 // [-2,2]
 	LogitBias         []Bias   // sorted by token
 	Seed              *uint64
-	Logprobs          int // -1 = none, else the number of alternatives
+	Logprobs          int  // -1 = none, else the number of alternatives
+	PromptLogprobs    int  // the same of the prompt's tokens; see PromptTop
+	Echo              bool // the prompt is shown before the answer
+	TruncatePrompt    int  // tokens at the end of the prompt that are kept, -1 = as many as fit, 0 = all
 
-	Stop         []string
-	StopTokenIDs []int32
-	BadWords     []string
-	MinTokens    int
-	IgnoreEOS    bool
-	IncludeStop  bool // include_stop_str_in_output
+	Stop          []string
+	StopTokenIDs  []int32
+	BadWords      []string
+	BadTokens     [][]int32 // bad_words that are given as ids
+	AllowedTokens []int32   // sorted; nil = all
+	MinTokens     int
+	IgnoreEOS     bool
+	IncludeStop   bool // include_stop_str_in_output
 
 	ReturnTokenIDs bool
 	CacheSalt      string
@@ -115,7 +120,7 @@ func DecodeRequest(e Endpoint, data []byte) (*Request, error) {
 	if n := len(body.members); n > MaxFields {
 		return nil, Invalid("", "the request body has %d fields: the limit is %d", n, MaxFields)
 	}
-	r := &Request{Endpoint: e, Body: body, Logprobs: -1, N: 1}
+	r := &Request{Endpoint: e, Body: body, Logprobs: -1, PromptLogprobs: -1, N: 1}
 	for i := range body.members {
 		m := &body.members[i]
 		if isNull(m.raw) {
@@ -147,6 +152,9 @@ func (r *Request) finish() error {
 		return err
 	}
 	if err := r.finishChoices(); err != nil {
+		return err
+	}
+	if err := r.finishScores(); err != nil {
 		return err
 	}
 	if r.Endpoint == Chat {

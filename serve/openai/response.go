@@ -62,26 +62,28 @@ func (u *Usage) AppendJSON(dst []byte) []byte {
 
 // Response is a whole, non-streamed reply of either endpoint.
 type Response struct {
-	ID                string   `json:"id"`
-	Object            string   `json:"object"`
-	Created           int64    `json:"created"`
-	Model             string   `json:"model"`
-	Choices           []Choice `json:"choices"`
-	Usage             *Usage   `json:"usage,omitempty"`
-	PromptTokenIDs    []int32  `json:"prompt_token_ids,omitempty"`
-	PromptTokenIDsB64 string   `json:"prompt_token_ids_b64,omitempty"`
+	ID                string          `json:"id"`
+	Object            string          `json:"object"`
+	Created           int64           `json:"created"`
+	Model             string          `json:"model"`
+	Choices           []Choice        `json:"choices"`
+	Usage             *Usage          `json:"usage,omitempty"`
+	PromptTokenIDs    []int32         `json:"prompt_token_ids,omitempty"`
+	PromptTokenIDsB64 string          `json:"prompt_token_ids_b64,omitempty"`
+	PromptLogprobs    json.RawMessage `json:"prompt_logprobs,omitempty"` // of chat; see AppendPromptLogprobs
 }
 
 // Choice is one alternative of a Response. Message is set for chat, Text for
 // completions.
 type Choice struct {
-	Index        int             `json:"index"`
-	Message      *Message        `json:"message,omitempty"`
-	Text         *string         `json:"text,omitempty"`
-	Logprobs     json.RawMessage `json:"logprobs"` // null, ChatLogprobs or CompletionLogprobs
-	FinishReason string          `json:"finish_reason"`
-	TokenIDs     []int32         `json:"token_ids,omitempty"` // with return_token_ids
-	Disagg       *DisaggParams   `json:"disaggregated_params,omitempty"`
+	Index          int             `json:"index"`
+	Message        *Message        `json:"message,omitempty"`
+	Text           *string         `json:"text,omitempty"`
+	Logprobs       json.RawMessage `json:"logprobs"` // null, ChatLogprobs or CompletionLogprobs
+	FinishReason   string          `json:"finish_reason"`
+	TokenIDs       []int32         `json:"token_ids,omitempty"` // with return_token_ids
+	Disagg         *DisaggParams   `json:"disaggregated_params,omitempty"`
+	PromptLogprobs json.RawMessage `json:"prompt_logprobs,omitempty"` // of completions
 	// FirstDelta is what a stream may show of the first token, in the shape of a
 	// chat delta or {"text"}; absent when nothing can be shown yet.
 	FirstDelta json.RawMessage `json:"first_delta,omitempty"`
@@ -122,6 +124,7 @@ type TokenLogprob struct {
 	Logprob float64
 	Offset  int            // characters of the reply's text before the token; completions only
 	Top     []TokenLogprob // best first; Top and Offset of an entry are unused
+	Null    bool           // nothing comes before it, so it has no log-probability
 }
 
 // AppendChatLogprobs appends {"content":[...]} of a chat choice or delta.
@@ -166,11 +169,21 @@ func AppendCompletionLogprobs(dst []byte, tokens []TokenLogprob) []byte {
 	}
 	dst = append(dst, `],"token_logprobs":[`...)
 	for i := range tokens {
-		dst = AppendFloat(comma(dst, i), tokens[i].Logprob)
+		dst = comma(dst, i)
+		if tokens[i].Null {
+			dst = append(dst, "null"...)
+			continue
+		}
+		dst = AppendFloat(dst, tokens[i].Logprob)
 	}
 	dst = append(dst, `],"top_logprobs":[`...)
 	for i := range tokens {
-		dst = appendTopMap(comma(dst, i), &tokens[i])
+		dst = comma(dst, i)
+		if tokens[i].Null {
+			dst = append(dst, "null"...)
+			continue
+		}
+		dst = appendTopMap(dst, &tokens[i])
 	}
 	dst = append(dst, `],"text_offset":[`...)
 	for i := range tokens {

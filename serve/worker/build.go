@@ -32,8 +32,10 @@ type job struct {
 	// parts are the choices of a stream that goes on here, each a request of its
 	// own; nil: req has all choices.
 	parts []*request.Request
-	id    string // of the reply
-	made  int64  // created, unix seconds
+	// scores are the prompt's tokens after the first, with their log-probabilities.
+	scores []request.Token
+	id     string // of the reply
+	made   int64  // created, unix seconds
 }
 
 // kindOf applies the role rules to request_type.
@@ -71,6 +73,7 @@ func (j *job) build(ctx context.Context, kind request.Kind) error {
 	if err != nil {
 		return err
 	}
+	prompt = j.truncate(prompt)
 	if err := j.checkPrompt(prompt); err != nil {
 		return err
 	}
@@ -82,7 +85,10 @@ func (j *job) build(ctx context.Context, kind request.Kind) error {
 		ID: j.Engine.NewID(), Kind: kind, Prompt: prompt, Choices: q.BestOf, Sampling: sampling,
 		Priority: q.Priority, CacheSalt: q.CacheSalt, DPRank: j.in.dpRank, DPRelax: j.in.dpRelax,
 	}
-	r.MaxTokens = min(q.MaxTokensOr(j.defaultBudget()), max(1, j.info.MaxSeqLen-len(prompt)))
+	r.MaxTokens = min(max(1, q.MaxTokensOr(j.defaultBudget())), max(1, j.info.MaxSeqLen-len(prompt)))
+	if top := q.PromptTop(); top >= 0 {
+		r.Score = &request.Score{Top: top}
+	}
 	r.ConversationID = j.in.session
 	if c := conversationOf(q); c != nil {
 		r.ConversationID = *c
@@ -99,6 +105,8 @@ func (j *job) build(ctx context.Context, kind request.Kind) error {
 		err = j.meet()
 	case kind == request.GenerationOnly:
 		err = j.handover(r)
+	case q.Whole() && kind != request.Full:
+		err = openai.Invalid("disaggregated_params.request_type", "echo and prompt_logprobs need a whole request: send it without request_type")
 	case kind == request.Full && q.Disagg != nil && len(q.Disagg.FirstGenTokens)+len(q.Disagg.ChoiceTokens) > 0:
 		err = j.goOn(r)
 	}
@@ -249,7 +257,7 @@ func (j *job) goOn(r *request.Request) (err error) {
 	if !j.wire.Stream || !d.FirstTokenEmitted {
 		return openai.Invalid(at+"first_gen_tokens", "first_gen_tokens or choice_tokens without a request_type go on with a broken stream: set stream and first_token_emitted")
 	}
-	r.FirstEmitted = true
+	r.FirstEmitted, r.Score = true, nil
 	if n == 1 && d.ChoiceTokens == nil {
 		r.FirstTokens, err = j.tokensOf(at+"first_gen_tokens", d.FirstGenTokens)
 		return err

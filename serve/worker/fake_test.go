@@ -69,7 +69,7 @@ type fakeEngine struct {
 	cached    int  // reported as cached prompt tokens, 0 = 2
 	brokenAt  int  // > 0: Next panics after this many tokens
 	health    runner.Health
-	route     *runner.Route      // nil: not placed
+	route     *runner.Route // nil: not placed
 	views     []runner.View
 	ranks     []runner.RankStats // of Stats, which are their sum
 	abort     executor.AbortState
@@ -245,6 +245,15 @@ func (s *fakeStream) step(o *runner.Output) {
 		t = first[s.n]
 	}
 	o.Request, o.Choice, o.First, o.Tokens = r, s.choice, s.n, []request.Token{t}
+	if r.Score != nil && s.choice == 0 && s.n == 0 {
+		for i, id := range r.Prompt[1:] {
+			sc := request.Token{ID: id, Logprob: -float64(i) - 1, Rank: i + 2}
+			for k := range r.Score.Top {
+				sc.Top = append(sc.Top, request.TopLogprob{ID: int32('a' + k), Logprob: -float64(k) / 4})
+			}
+			o.Prompt = append(o.Prompt, sc)
+		}
+	}
 	out := r.Text
 	if s.choice > 0 {
 		out = r.ForkTexts[s.choice-1]

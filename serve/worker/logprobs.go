@@ -59,7 +59,11 @@ func (l *logprobs) entry(id int32, lp float64) openai.TokenLogprob {
 
 // append encodes the log-probabilities of tokens as the endpoint wants them.
 func (l *logprobs) append(dst []byte, in []request.Token) []byte {
-	entries := l.tokens(in)
+	var entries []openai.TokenLogprob
+	if l.job.wire.Echo {
+		entries = l.prompt()
+	}
+	entries = append(entries, l.tokens(in)...)
 	if l.job.wire.Endpoint == openai.Chat {
 		return openai.AppendChatLogprobs(dst, entries)
 	}

@@ -35,6 +35,7 @@ func (x *exchange) reply(s Stream) {
 		a.text = append(a.text, o.Text...)
 		a.tokens = append(a.tokens, o.Tokens...)
 		a.last = o
+		x.job.scores = append(x.job.scores, o.Prompt...)
 		done = t.add(&o)
 	}
 	res, err := x.job.response(all, t.usage)
@@ -50,6 +51,12 @@ func (x *exchange) reply(s Stream) {
 }
 
 func (j *job) response(all []answer, used request.Usage) (*openai.Response, error) {
+	if j.wire.EchoOnly() { // the engine has to choose a token, which nobody wants
+		used.CompletionTokens = 0
+		for i := range all {
+			all[i].text, all[i].tokens = nil, nil
+		}
+	}
 	usage := j.usage(used)
 	res := &openai.Response{
 		ID: j.id, Object: openai.ObjectOf(j.wire.Endpoint, false), Created: j.made, Model: j.info.Model, Usage: &usage,
@@ -61,6 +68,9 @@ func (j *job) response(all []answer, used request.Usage) (*openai.Response, erro
 	}
 	for i := range shown {
 		res.Choices = append(res.Choices, j.choice(i, &shown[i]))
+	}
+	if j.wire.PromptLogprobs >= 0 && j.wire.Endpoint == openai.Chat {
+		res.PromptLogprobs = j.promptLogprobs()
 	}
 	if j.wire.ReturnTokenIDs {
 		res.PromptTokenIDs = j.req.Prompt
@@ -76,7 +86,7 @@ func (j *job) response(all []answer, used request.Usage) (*openai.Response, erro
 // choice is the reply's choice number i.
 func (j *job) choice(i int, a *answer) openai.Choice {
 	c := openai.Choice{Index: i, FinishReason: string(a.last.Finish)}
-	text := string(a.text)
+	text := j.echoed() + string(a.text)
 	if j.wire.Endpoint == openai.Chat {
 		c.Message = &openai.Message{Role: "assistant", Content: text}
 	} else {
@@ -85,6 +95,9 @@ func (j *job) choice(i int, a *answer) openai.Choice {
 	if j.wire.Logprobs >= 0 {
 		lp := logprobs{job: j}
 		c.Logprobs = lp.append(nil, a.tokens)
+	}
+	if j.wire.PromptLogprobs >= 0 && j.wire.Endpoint == openai.Completion {
+		c.PromptLogprobs = j.promptLogprobs()
 	}
 	if j.wire.ReturnTokenIDs {
 		c.TokenIDs = idsOf(a.tokens)

@@ -34,6 +34,12 @@ func (j *job) sampling() (request.Sampling, error) {
 		}
 		s.LogitBias = append(s.LogitBias, request.Bias{Token: b.Token, Value: b.Value})
 	}
+	for _, id := range q.AllowedTokens {
+		if int(id) >= j.info.Vocab {
+			return s, openai.Invalid("allowed_token_ids", "allowed_token_ids has the token id %d, outside the vocabulary of %d", id, j.info.Vocab)
+		}
+	}
+	s.Allowed = q.AllowedTokens
 	var err error
 	s.BadWords, err = j.badWords()
 	return s, err
@@ -42,6 +48,14 @@ func (j *job) sampling() (request.Sampling, error) {
 // badWords tokenises each word as it stands and with a space before it, since
 // most vocabularies have another token inside a sentence.
 func (j *job) badWords() (out [][]int32, err error) {
+	for _, ids := range j.wire.BadTokens {
+		for _, id := range ids {
+			if int(id) >= j.info.Vocab {
+				return nil, openai.Invalid("bad_words", "bad_words has the token id %d, outside the vocabulary of %d", id, j.info.Vocab)
+			}
+		}
+		out = append(out, ids)
+	}
 	for _, w := range j.wire.BadWords {
 		for _, text := range []string{w, " " + w} {
 			ids, err := j.Tokenizer.Encode(text, tokenizer.EncodeOptions{})

@@ -17,7 +17,8 @@ type streamer struct {
 	chunks *openai.Chunks
 	lp     []logprobs // by choice
 	buf    []byte
-	count  int // completion tokens so far, of all choices
+	count  int    // completion tokens so far, of all choices
+	echoed []bool // the prompt was shown, by choice
 	tally  tally
 }
 
@@ -68,6 +69,7 @@ func (st *streamer) begin() error {
 	for i := range st.lp {
 		st.lp[i].job = j
 		shown := j.shown(i)
+		st.echoed = append(st.echoed, j.req.FirstEmitted)
 		st.count += len(shown)
 		for _, t := range shown {
 			st.lp[i].skip(t.ID)
@@ -92,6 +94,10 @@ func (st *streamer) output(o *runner.Output) error {
 	show := o.Text != "" || o.Finish != request.Running
 	if o.Finish != request.Running {
 		d.Finish = string(o.Finish)
+	}
+	if j.wire.Echo && !st.echoed[o.Choice] {
+		st.echoed[o.Choice], show = true, true
+		d.Text = j.echoed() + d.Text
 	}
 	if j.wire.Logprobs >= 0 && len(o.Tokens) > 0 {
 		d.Logprobs, show = st.lp[o.Choice].append(nil, o.Tokens), true
