@@ -11,7 +11,7 @@ CLIENTS := $(CURDIR)/.cache/clients
 ARGS    ?=
 
 # SOAK and FUZZTIME are durations; ARGS goes to `frontend up`, MODEL names another model.
-.PHONY: run build model clients test test-go test-race test-invariants test-e2e fuzz check tools format generate bench bench-engine bench-frontend soak clean
+.PHONY: run build model clients test test-go test-race test-invariants test-e2e test-sanitize test-arm64 fuzz check tools format generate bench bench-engine bench-cpu bench-frontend soak clean
 
 # --- run -----------------------------------------------------------------------------------------
 
@@ -48,6 +48,15 @@ test-invariants:
 # Whole processes, driven from outside, also by the openai packages for Python and Node.
 test-e2e: model clients
 	TANDEM_CLIENTS=$(CLIENTS) $(GO) test -tags e2e -count=1 -timeout 20m ./test/e2e/...
+
+# The C code of the CPU backend with checks of memory and of undefined behaviour.
+test-sanitize: ## kernels and engine/cpu under the address and undefined-behaviour sanitizers (minutes)
+	CC=$(CURDIR)/.ci/cc-sanitize $(GO) test -count=1 -asan -timeout 30m ./kernels/cpu ./engine/cpu
+
+# Debian's gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and qemu-user.
+test-arm64: ## the CPU kernels as an arm64 program, under an emulator (minutes)
+	CGO_ENABLED=1 GOARCH=arm64 CC=aarch64-linux-gnu-gcc $(GO) test -count=1 -short -timeout 30m \
+	  -exec "qemu-aarch64 -L /usr/aarch64-linux-gnu" ./kernels/cpu $(ARGS)
 
 # CI must have them; elsewhere the checks that need them say that they are skipped.
 clients: ## real OpenAI clients and published tokenizers, installed by name into .cache
@@ -94,6 +103,10 @@ bench: bench-engine bench-frontend ## both below: run it on an idle machine
 
 bench-engine: build model ## prefill and decode beside llama.cpp, same file, same minute
 	@test/bench/run $(MODEL)
+
+# About 20 minutes; parts of it: ARGS="-parts limits,kernels", ARGS="-models smollm2 -pairs 2".
+bench-cpu: build ## the CPU backend: limits, kernels, models beside llama.cpp; writes docs/performance-cpu.md
+	@python=$$(test/bench/peer) && $(GO) run ./test/bench/cpu -python "$$python" -o docs/performance-cpu.md $(ARGS)
 
 bench-frontend: build ## what the frontend adds to a stream, beside other proxies, over stub workers
 	@test/bench/proxies $(ARGS)

@@ -49,7 +49,7 @@ func BenchmarkQwen3MoELayer(b *testing.B) {
 }
 
 // layerBackend records a model of one layer; all its experts have equal bytes.
-func layerBackend(b *testing.B, s shape) *Backend {
+func layerBackend(b testing.TB, s shape) *Backend {
 	b.Helper()
 	e, err := New(Config{MaxRows: 512, KV: tensor.KVShape{
 		Layers: 1, KVHeads: s.kvHeads, HeadDim: s.headDim, BlockTokens: 16, Blocks: 512, DType: tensor.BF16,

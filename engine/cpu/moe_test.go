@@ -190,3 +190,30 @@ func TestExpertErrors(t *testing.T) {
 		})
 	}
 }
+
+// Decode reads the experts that rows have chosen and no others, each once.
+func TestExpertsReadOnlyTheChosen(t *testing.T) {
+	s := shape{layers: 1, hidden: 64, heads: 4, kvHeads: 2, headDim: 16, inter: 32, vocab: 128, experts: 64, used: 8}
+	e := layerBackend(t, s)
+	defer e.Close()
+	expert := e.matrices[3].Bytes() + e.matrices[4].Bytes()
+	rest := -s.experts * expert
+	for _, m := range e.matrices {
+		rest += m.Bytes() // the embedding is the output matrix too
+	}
+	for rows := 1; rows <= 2; rows++ {
+		var b tensor.Batch
+		b.Reset()
+		for i := range rows {
+			b.Add([]int32{int32(7 * i)}, 0, []int32{int32(i)}, true)
+		}
+		before := e.WeightsRead()
+		if _, err := e.Run(&b); err != nil {
+			t.Fatal(err)
+		}
+		read := int(e.WeightsRead()-before) - rest
+		if chosen := read / expert; read%expert != 0 || chosen < s.used || chosen > rows*s.used {
+			t.Errorf("%d rows read %d bytes of experts, an expert has %d and a row %d", rows, read, expert, s.used)
+		}
+	}
+}

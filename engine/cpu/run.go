@@ -53,6 +53,11 @@ func (b *Backend) Run(batch *tensor.Batch) ([]float32, error) {
 	return b.prog.Logits(len(batch.LogitRows) * b.Vocab), nil
 }
 
+// WeightsRead counts the bytes of weights that runs have multiplied since New: a
+// matrix counts once for each block of rows that it is read for, an expert that no
+// row has chosen not at all. It may not be called during Run.
+func (b *Backend) WeightsRead() uint64 { return b.prog.WeightsRead() }
+
 // Check tells whether Run would take the batch, without running anything.
 func (b *Backend) Check(batch *tensor.Batch) error {
 	if !b.runnable && b.Sealed() {

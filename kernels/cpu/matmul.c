@@ -88,6 +88,14 @@ int tm_mat_col(const tm_mat *m, int panel, int *width)
 	return m->interleaved ? panel * TM_PANEL : s->col + index * TM_PANEL;
 }
 
+size_t tm_mat_span(const tm_mat *m, int panel0, int panel1)
+{
+	size_t bytes = 0;
+	for (int index; panel0 < panel1; panel0++)
+		bytes += panel_seg(m, panel0, &index)->panel_bytes;
+	return bytes;
+}
+
 static tm_panel mat_panel(const tm_mat *m, int panel)
 {
 	int index;

@@ -98,6 +98,9 @@ void tm_mat_pack(const tm_mat *m, int seg, const uint8_t *src, int panel0, int p
 // *width how many of its TM_PANEL columns exist.
 int tm_mat_col(const tm_mat *m, int panel, int *width);
 
+// tm_mat_span returns the bytes of panels [panel0, panel1).
+size_t tm_mat_span(const tm_mat *m, int panel0, int panel1);
+
 // tm_mat_row sets dst[0..k) to the dequantised weights of output column col.
 void tm_mat_row(const tm_mat *m, int col, float *dst);
 

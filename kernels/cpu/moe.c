@@ -123,6 +123,7 @@ static void gate_up(tm_program *p, const tm_op *op, const tm_moe *m, const moe_p
 			k.act = tm_act_block(p, &a, 0);
 		}
 		const size_t ld = (size_t)(p1 - p0) * TM_PANEL, inter = (size_t)m->down[0]->k;
+		tm_count(p, w, p0, p1, worker);
 		tm_matmul(w, &k.act, p0, p1, tile, ld, 0, p->work[worker].matmul);
 		for (int panel = p0; panel < p1; panel += 2) {
 			int width;
@@ -151,6 +152,7 @@ static void down(tm_program *p, const tm_moe *m, const moe_plan *plan, int worke
 		}
 		int width;
 		float *out = p->moe_out + (size_t)r->slot0 * (size_t)w->n + (size_t)tm_mat_col(w, p0, &width);
+		tm_count(p, w, p0, p1, worker);
 		tm_matmul(w, &k.act, p0, p1, out, (size_t)w->n, 0, p->work[worker].matmul);
 	}
 	tm_pool_barrier(p->pool, worker);

@@ -97,6 +97,7 @@ void tm_multiply(tm_program *p, const tm_mat *w, const acts *a, float *out, size
 		int width;
 		const int col = tm_mat_col(w, p0, &width);
 		float *to = out + (size_t)(block * a->block_rows) * ldo + (size_t)col;
+		tm_count(p, w, p0, p1, worker);
 		tm_matmul(w, &act, p0, p1, to, ldo, accumulate, p->work[worker].matmul);
 		if (!bias) continue;
 		const int end = tm_mat_col(w, p1 - 1, &width) + width;
@@ -213,6 +214,7 @@ static void run_gated_mlp(tm_program *p, const tm_op *op, int worker)
 	for (int block, p0, p1; product_next(p, &m, &block, &p0, &p1);) {
 		const tm_act act = tm_act_block(p, &a, block);
 		const size_t ld = (size_t)(p1 - p0) * TM_PANEL;
+		tm_count(p, op->w, p0, p1, worker);
 		tm_matmul(op->w, &act, p0, p1, tile, ld, 0, p->work[worker].matmul);
 		for (int panel = p0; panel < p1; panel += 2) {
 			int width;

@@ -163,6 +163,13 @@ uint64_t tm_program_progress(const tm_program *p)
 	return atomic_load_explicit(&((tm_program *)p)->progress, memory_order_relaxed);
 }
 
+uint64_t tm_program_read(const tm_program *p)
+{
+	uint64_t bytes = 0;
+	for (int i = 0; p->work && i < p->threads; i++) bytes += p->work[i].read;
+	return bytes;
+}
+
 void tm_program_run(tm_program *p, const tm_batch *b, int op0, int op1)
 {
 	p->batch = b;

@@ -186,6 +186,10 @@ func (p *Program) Bytes() int { return int(C.tm_program_bytes(p.c)) }
 // Progress counts ops done since the start; it may be read during Run.
 func (p *Program) Progress() uint64 { return uint64(C.tm_program_progress(p.c)) }
 
+// WeightsRead counts the bytes of weights that runs have multiplied, those of a
+// matrix once for each block of rows; it may not be read during Run.
+func (p *Program) WeightsRead() uint64 { return uint64(C.tm_program_read(p.c)) }
+
 // Batch is a checked tensor.Batch; the slices are read during Run only. The
 // shared buffers have SharedRows rows, this rank's from FirstRow on.
 type Batch struct {

@@ -116,6 +116,10 @@ void tm_program_run(tm_program *p, const tm_batch *b, int op0, int op1);
 // run is going on: a count that moves shows that a long step is not stuck.
 uint64_t tm_program_progress(const tm_program *p);
 
+// tm_program_read returns the bytes of weights that runs have multiplied since the
+// start, those of a matrix once for each block of rows. No run may be going on.
+uint64_t tm_program_read(const tm_program *p);
+
 // tm_pack packs panels of src, the file's bytes of the whole part seg, on all
 // workers of the pool.
 void tm_pack(tm_pool *pool, const tm_mat *m, int seg, const uint8_t *src, int panel0, int panel1);

@@ -90,6 +90,7 @@ typedef struct {
 	float *attn;    // tm_attn_scratch
 	uint8_t *expert; // activations of a run
 	moe_plan moe;    // of a step of at most TM_TILE rows
+	_Alignas(64) uint64_t read; // bytes of weights multiplied, since the start
 } worker_mem;
 
 struct tm_program {
@@ -177,6 +178,10 @@ acts tm_prepare(tm_program *p, const tm_mat *w, const source *src, int rows, int
 // with accumulate; then the bias is added. No barrier follows.
 void tm_multiply(tm_program *p, const tm_mat *w, const acts *a, float *out, size_t ldo, const float *bias,
 	int accumulate, int worker);
+
+// tm_count counts panels that a worker is about to multiply.
+static inline void tm_count(tm_program *p, const tm_mat *w, int panel0, int panel1, int worker)
+{ p->work[worker].read += tm_mat_span(w, panel0, panel1); }
 
 // tm_run_moe executes a TM_MOE op.
 void tm_run_moe(tm_program *p, const tm_op *op, int worker);

@@ -159,8 +159,9 @@ static void place(tm_program *p, layout *l, const needs *n)
 int tm_program_seal(tm_program *p)
 {
 	needs n = count_needs(p);
-	p->work = calloc((size_t)p->threads, sizeof *p->work);
+	p->work = aligned_alloc(64, (size_t)p->threads * sizeof *p->work);
 	if (!p->work) return -1;
+	memset(p->work, 0, (size_t)p->threads * sizeof *p->work);
 	layout l = {0};
 	place(p, &l, &n);
 	p->mem_bytes = l.used;

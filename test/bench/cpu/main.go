@@ -1,0 +1,163 @@
+// Command cpu measures the CPU backend: what the machine can do, each kernel as a
+// share of that, and whole models beside llama.cpp on the same files, in
+// interleaved repetitions. With -o it writes the tables into a page.
+//
+//	go run ./test/bench/cpu -parts limits,kernels
+//	go run ./test/bench/cpu -python VENV/bin/python3 -o docs/performance-cpu.md
+package main
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"tandem/engine/cpu"
+	"tandem/test/bench/speed"
+)
+
+// options are the flags, and what parts have found out for later ones.
+type options struct {
+	python, script, dir, models string
+	threads, pairs              int
+	each                        time.Duration
+	limits                      *cpu.Limits // of all threads, once measured
+}
+
+// part is a section of the page.
+type part struct {
+	name string
+	run  func(*options, *bytes.Buffer) error
+}
+
+var parts = []part{{"limits", limits}, {"kernels", kernels}, {"models", models}}
+
+func main() {
+	var o options
+	var names []string
+	for _, p := range parts {
+		names = append(names, p.name)
+	}
+	only := flag.String("parts", strings.Join(names, ","), "what to measure")
+	page := flag.String("o", "", "page whose tables are replaced, empty = print only")
+	flag.StringVar(&o.python, "python", "", "python3 with llama-cpp-python; empty = ours alone")
+	flag.StringVar(&o.script, "peer", "test/bench/local/peer.py", "the peer's program")
+	flag.StringVar(&o.dir, "dir", ".cache/shapes", "folder for files of random weights, up to 2.5 GB each")
+	flag.StringVar(&o.models, "models", "", "models whose name contains this, empty = all")
+	flag.IntVar(&o.threads, "threads", runtime.NumCPU(), "compute threads of both sides")
+	flag.IntVar(&o.pairs, "pairs", 5, "most repetitions of each row, at most 10")
+	flag.DurationVar(&o.each, "each", 12*time.Second, "time of a row, after which it gets no further repetition")
+	flag.Parse()
+	if err := run(&o, strings.Split(*only, ","), *page); err != nil {
+		fmt.Fprintln(os.Stderr, "bench-cpu:", err)
+		os.Exit(1)
+	}
+}
+
+func run(o *options, only []string, page string) error {
+	if o.pairs < 1 || o.pairs > 10 { // the peer's contexts have room for so many
+		return fmt.Errorf("-pairs %d is not 1 to 10", o.pairs)
+	}
+	for _, name := range only {
+		if !slices.ContainsFunc(parts, func(p part) bool { return p.name == name }) {
+			return fmt.Errorf("-parts: there is no part %q", name)
+		}
+	}
+	for _, p := range parts {
+		if !slices.Contains(only, p.name) {
+			continue
+		}
+		var out bytes.Buffer
+		before := speed.LoadAverage()
+		if err := p.run(o, &out); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+		fmt.Fprintf(&out, "\n%s, %d threads, Linux/%s; load average %s before, %s after.\n", processor(), o.threads, runtime.GOARCH, before, speed.LoadAverage())
+		fmt.Print("\n", out.String())
+		if page == "" {
+			continue
+		}
+		if err := replace(page, p.name, out.Bytes()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replace puts a part's tables between its marks.
+func replace(page, name string, text []byte) error {
+	old, err := os.ReadFile(page)
+	if err != nil {
+		return err
+	}
+	begin, end := []byte("<!-- "+name+" -->\n"), []byte("<!-- end of "+name+" -->")
+	i, j := bytes.Index(old, begin), bytes.Index(old, end)
+	if i < 0 || j < i {
+		return fmt.Errorf("%s has no place for %s between %q and %q", page, name, begin, end)
+	}
+	return os.WriteFile(page, slices.Concat(old[:i+len(begin)], text, old[j:]), 0o644)
+}
+
+// processor is the name that the system gives it.
+func processor() string {
+	info, _ := os.ReadFile("/proc/cpuinfo")
+	for line := range strings.Lines(string(info)) {
+		if name, found := strings.CutPrefix(line, "model name"); found {
+			return strings.TrimSpace(strings.TrimLeft(name, "\t :"))
+		}
+	}
+	return "unknown processor"
+}
+
+// Sizes of memory that are read: of one core's cache, of the last level, and of
+// weights that are in neither.
+var readSizes = []int{1 << 20, 32 << 20, 140 << 20, 700 << 20}
+
+// measureLimits keeps those of all threads for the shares of other parts.
+func (o *options) measureLimits() (cpu.Limits, error) {
+	if o.limits == nil {
+		l, err := cpu.MeasureLimits(o.threads, readSizes, 12)
+		if err != nil {
+			return l, err
+		}
+		o.limits = &l
+	}
+	return *o.limits, nil
+}
+
+// readLimit is the read rate of memory of about this size.
+func (o *options) readLimit(bytes int) (float64, error) {
+	l, err := o.measureLimits()
+	if err != nil {
+		return 0, err
+	}
+	for i, n := range readSizes {
+		if bytes <= n*2 {
+			return l.Read[i], nil
+		}
+	}
+	return l.Read[len(readSizes)-1], nil
+}
+
+func limits(o *options, out *bytes.Buffer) error {
+	one, err := cpu.MeasureLimits(1, readSizes, 12)
+	if err != nil {
+		return err
+	}
+	all, err := o.measureLimits()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "| | 1 thread | %d threads |\n|---|---|---|\n", o.threads)
+	for i, n := range readSizes {
+		fmt.Fprintf(out, "| read %d MiB, GB/s | %.1f | %.1f |\n", n>>20, one.Read[i]/1e9, all.Read[i]/1e9)
+	}
+	fmt.Fprintf(out, "| float32 multiply-adds, GFLOP/s | %.0f | %.0f |\n", one.Float32/1e9, all.Float32/1e9)
+	fmt.Fprintf(out, "| 16-bit integer dots, GOP/s | %.0f | %.0f |\n", one.Int16/1e9, all.Int16/1e9)
+	fmt.Fprintf(out, "| 8-bit integer dots, GOP/s | %.0f | %.0f |\n", one.Int8/1e9, all.Int8/1e9)
+	return nil
+}
