@@ -134,11 +134,15 @@ func (c *Core) meet(s *sequence, m transfer.Attach) {
 	if l.attached && l.peer != m.Peer {
 		c.turnAway(transfer.Attach{Peer: l.peer, ID: m.ID}, transfer.RejectStale, "another puller came for this transfer")
 	}
+	if !l.attached || l.peer != m.Peer { // else it came twice
+		l.early, l.granted = m.Early, false
+	}
 	l.attached, l.gone, l.peer, l.have = true, false, m.Peer, m.Have
 	l.beat = c.now + c.progressEvery()
 	c.tellProgress(m.Peer, m.ID, true)
 	if s.State != request.CtxWaitPeer {
 		c.retime(s)
+		c.publish(s)
 		return
 	}
 	if c.awaiting--; c.enter(s, request.Waiting) {
@@ -181,7 +185,7 @@ func (c *Core) part(s *sequence, out *Output) {
 	if !s.met() {
 		return
 	}
-	s.lease.attached = false
+	s.lease.attached, s.lease.granted = false, false
 	id := transfer.ID(s.req.TransferID)
 	if out.Finish == request.FinishStop || out.Finish == request.FinishLength {
 		c.fx().Ends = append(c.fx().Ends, transfer.End{Peer: s.lease.peer, ID: id, First: handOverTokens(out.Tokens)})
@@ -200,7 +204,7 @@ func (c *Core) lost(m transfer.Detach) bool {
 	if s == nil || !s.met() || s.lease.peer != m.Peer {
 		return false
 	}
-	s.lease.attached, s.lease.gone = false, m.Cancelled
+	s.lease.attached, s.lease.granted, s.lease.gone = false, false, m.Cancelled
 	c.retime(s)
 	return true
 }

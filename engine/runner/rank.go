@@ -146,9 +146,6 @@ func (r *rank) carry() {
 	for _, h := range fx.KeepAlives {
 		r.transport.KeepAlive(h, 0)
 	}
-	for _, p := range fx.Pulls {
-		r.transport.Start(p)
-	}
 	for _, id := range fx.Revoked {
 		r.transport.Revoke(id)
 	}
@@ -166,6 +163,9 @@ func (r *rank) carry() {
 	}
 	for _, d := range fx.Dones {
 		r.transport.DoneReply(d)
+	}
+	for _, p := range fx.Pulls { // last: they may write blocks that a peer had until now
+		r.transport.Start(p)
 	}
 }
 

@@ -29,6 +29,7 @@ var layout = transfer.Layout{Layers: 2, KVHeads: 2, HeadDim: 16, DType: "BF16", 
 type device struct {
 	mem     [blocks][]byte
 	prefill int // rows computed in sequences of more than one row
+	before  func(*tensor.Batch)
 }
 
 func newDevice() *device {
@@ -47,6 +48,9 @@ func (d *device) slot(pages []int32, pos int) []byte {
 }
 
 func (d *device) Run(b *tensor.Batch) ([]float32, error) {
+	if d.before != nil {
+		d.before(b)
+	}
 	var logits []float32
 	want := b.LogitRows
 	for s := range b.Seqs() {

@@ -18,6 +18,7 @@ type Net struct {
 	Lose       float64       // probability
 	Repeat     float64
 	BlockTime  time.Duration // to move one block
+	Steady     bool          // messages arrive and blocks move while a step runs, not all at its end
 	Deaf       bool          // keep-alives, data as one too, do not arrive
 	ReadOn     bool          // the ctx worker goes on serving after the lease ended
 	StopTime   time.Duration // from StopPull until the byte path is quiet
@@ -66,6 +67,7 @@ type Cluster struct {
 	Step     time.Duration // what a launched step takes
 	Sessions []*Session
 	Moved    int // blocks moved by pulls
+	Early    int // pulls that began before the end of the prefill
 	Shelved  int // between tiers
 
 	rng     *rand.Rand
@@ -74,6 +76,7 @@ type Cluster struct {
 	events  events
 	number  uint64
 	serving map[transfer.ID]bool
+	coming  map[transfer.ID]transfer.Peer // who reads a prompt that is still computed
 	pulls   map[transfer.ID]*puller
 	started []*puller // all pulls that may be under way
 	peers   transfer.Peer
@@ -107,7 +110,7 @@ func (e *events) Pop() any {
 func NewCluster(ctx, gen *Worker, seed uint64) *Cluster {
 	c := &Cluster{
 		Ctx: ctx, Gen: gen, Step: 10 * time.Millisecond, rng: rand.New(rand.NewPCG(seed, 0)),
-		serving: map[transfer.ID]bool{}, pulls: map[transfer.ID]*puller{},
+		serving: map[transfer.ID]bool{}, coming: map[transfer.ID]transfer.Peer{}, pulls: map[transfer.ID]*puller{},
 		Net: Net{MaxDelay: time.Millisecond, BlockTime: time.Millisecond, AttachTime: 10 * time.Second},
 	}
 	ctx.OnEffects = c.effects
@@ -261,9 +264,15 @@ func (c *Cluster) next(workers []*Worker) (at time.Duration, ok bool) {
 
 // deliver runs all events that are due, in order of time and sending.
 func (c *Cluster) deliver() {
-	for len(c.events) > 0 && c.events[0].at <= c.Now {
-		heap.Pop(&c.events).(event).do()
+	now := c.Now
+	for len(c.events) > 0 && c.events[0].at <= now {
+		e := heap.Pop(&c.events).(event)
+		if c.Net.Steady {
+			c.Now = e.at
+		}
+		e.do()
 	}
+	c.Now = now
 }
 
 // effects carries out what a core wants of its byte paths.
@@ -273,15 +282,23 @@ func (c *Cluster) effects(e *executor.Effects) {
 	}
 	for _, a := range e.Accepts {
 		c.serving[a.ID] = true
+		if a.Coming > 0 {
+			c.coming[a.ID] = a.Peer
+		}
 		c.send(func() { c.pulls[a.ID].accepted(a) })
 	}
 	for _, r := range e.Rejects {
+		c.parted(r.ID, r.Peer)
 		c.send(func() { c.pulls[r.ID].end(r.Peer, r.Reason) })
 	}
 	for _, p := range e.Progress {
+		if p.Whole {
+			delete(c.coming, p.ID)
+		}
 		c.send(func() { c.pulls[p.ID].alive(p) })
 	}
 	for _, x := range e.Ends {
+		c.parted(x.ID, x.Peer)
 		c.send(func() { c.pulls[x.ID].ended(x) })
 	}
 	for _, d := range e.Dones {
@@ -295,6 +312,14 @@ func (c *Cluster) effects(e *executor.Effects) {
 	}
 	for _, id := range e.StopPulls {
 		c.pulls[id].stop()
+	}
+}
+
+// parted ends the serving of blocks that a puller was to read before their lease.
+func (c *Cluster) parted(id transfer.ID, peer transfer.Peer) {
+	if c.coming[id] == peer {
+		delete(c.coming, id)
+		delete(c.serving, id)
 	}
 }
 

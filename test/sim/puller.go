@@ -15,6 +15,10 @@ type puller struct {
 	peer     transfer.Peer
 	accept   *transfer.Accept
 	moved    int
+	ready    int // blocks that the owner has computed
+	whole    bool
+	idle     bool // all that is ready was moved
+	first    []transfer.Token
 	heard    int // signs of the owner before accept
 	cuts     int
 	stopping bool
@@ -38,6 +42,7 @@ func (p *puller) attach() {
 		c.Ctx.Core.Attach(c.Now, transfer.Attach{
 			Peer: peer, ID: h.ID, Incarnation: h.Incarnation, Epoch: h.Epoch, Layout: h.Layout, Have: pl.Have,
 			GenFirst: h.GenFirst, PromptTokens: h.PromptTokens, Prompt: pl.Prompt,
+			Early: h.ID%2 == 0,
 		})
 		c.Ctx.flush()
 	})
@@ -52,7 +57,7 @@ func (p *puller) cut() {
 		p.end(p.peer, "connection lost")
 		return
 	}
-	p.accept = nil
+	p.accept, p.ready, p.whole, p.idle = nil, 0, false, false
 	p.attach()
 }
 
@@ -69,11 +74,20 @@ func (p *puller) patience() {
 
 // alive is a PROGRESS of the owner.
 func (p *puller) alive(m transfer.Progress) {
-	if p == nil || p.finished || m.Peer != p.peer || p.accept != nil {
+	if p == nil || p.finished || m.Peer != p.peer {
 		return
 	}
+	p.ready = max(p.ready, m.Ready)
+	if m.Whole {
+		p.whole, p.ready, p.first = true, len(p.pull.Dst), m.First
+	}
 	p.report(transfer.PullEvent{})
-	p.patience()
+	if p.accept == nil {
+		p.patience()
+	} else if p.idle && (p.ready > p.moved || p.whole) {
+		p.idle = false
+		p.read()
+	}
 }
 
 // ended is the owner's word that the request ended with its first token.
@@ -118,6 +132,12 @@ func (p *puller) accepted(a transfer.Accept) {
 		return
 	}
 	p.accept = &a
+	p.ready = max(p.ready, len(a.Blocks)-a.Coming)
+	if a.Coming == 0 {
+		p.whole, p.first = true, a.First
+	} else {
+		p.c.Early++
+	}
 	p.report(transfer.PullEvent{})
 	p.readSoon()
 }
@@ -137,6 +157,9 @@ func (p *puller) read() {
 		return
 	}
 	c, h, peer := p.c, p.pull.Handle, p.peer
+	if p.idle = p.moved >= p.ready && !p.whole; p.idle {
+		return
+	}
 	if p.moved == len(p.pull.Dst) {
 		epoch := p.accept.Epoch
 		c.send(func() {
@@ -185,7 +208,7 @@ func (p *puller) reply(d transfer.DoneReply) {
 		return
 	}
 	p.finished = true
-	p.report(transfer.PullEvent{Done: true, OK: true, First: p.accept.First})
+	p.report(transfer.PullEvent{Done: true, OK: true, First: p.first})
 }
 
 // stop cancels the pull. The byte path goes on writing for a while.

@@ -33,6 +33,7 @@ var scenarios = [31][]string{
 	14: {"test/sim: TestScenario14LateAbort"},
 	15: {"test/sim: TestScenario15StaleLease"},
 	17: {"test/sim: TestScenario17GenSideReuse"},
+	18: {"test/sim: TestScenario18PipelinedPull", "test/handover: TestPipelinedPull"},
 	19: {"test/sim: TestScenario19Fences", "test/sim: TestNobodyIsPausedForBlocksThatComeBack"},
 	20: {"test/sim: TestLockstepInstance"},
 	21: {"test/sim: TestDivergenceIsReported"},
@@ -50,7 +51,7 @@ var scenarios = [31][]string{
 
 // elsewhere are scenarios whose parts are not built.
 var elsewhere = map[int]string{
-	16: "pulls between ranks of other layouts", 18: "pulls that begin while the prompt is computed",
+	16: "pulls between ranks of other layouts",
 	25: "guided decoding", 27: "the conversation ledger",
 }
 

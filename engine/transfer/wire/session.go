@@ -176,7 +176,7 @@ func (ss *session) attach(a *pb.Attach) error {
 		if len(a.GetPrompt()) != hashBytes || a.GetPromptTokens() > maxPrompt {
 			return status.Error(codes.InvalidArgument, "gen_first without the prompt's hash, or with too long a prompt")
 		}
-		m.GenFirst, m.PromptTokens, m.Prompt = true, int(a.GetPromptTokens()), transfer.Hash(a.GetPrompt())
+		m.GenFirst, m.PromptTokens, m.Prompt, m.Early = true, int(a.GetPromptTokens()), transfer.Hash(a.GetPrompt()), a.GetEarly()
 		if a.GetIncarnation() == ss.srv.cfg.Incarnation {
 			return ss.attachFirst(m, layout.Layers)
 		}
