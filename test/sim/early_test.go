@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"tandem/engine/executor"
+	"tandem/engine/scheduler"
 )
 
 // pipelined runs one generation-first request of 8,192 tokens in chunks of 1,024
@@ -70,6 +71,24 @@ func TestScenario18PipelinedPull(t *testing.T) {
 
 // A ctx leg that loses its blocks takes back what gen was reading; gen goes on alone.
 func TestEarlyPullOfAPausedLeg(t *testing.T) {
+	c := pair(t, func(ctx, gen *executor.Config) {
+		ctx.Role, ctx.Policy, ctx.Blocks, ctx.PrefillMixed = executor.Mixed, scheduler.MaxUtilization, 19, 16
+	})
+	for i := range 3 { // they want 9 blocks soon, and came first
+		c.Ctx.Submit(0, full(100+i, prompt(50+i, 30), 30), nil)
+	}
+	c.Start(both(1, prompt(1, 190), 6))
+	settle(t, c)
+	verifySessions(t, c)
+	if st := c.Ctx.Core.Stats(); c.Early == 0 || st.Paused == 0 {
+		t.Errorf("%d early pulls, %d pauses", c.Early, st.Paused)
+	}
+	expect(t, "recomputed", c.Gen.Core.Stats().Recomputed, 1)
+}
+
+// A ctx leg whose step fails tells nobody what came of it, and ends its puller's
+// wait when it ends itself.
+func TestEarlyPullOfAFailedLeg(t *testing.T) {
 	change := func(c *executor.Config) {
 		c.Blocks, c.MaxSeqLen, c.MaxNumTokens, c.ChunkPrefill = 64, 900, 64, true
 	}
