@@ -47,8 +47,9 @@ type Backend struct {
 	decode   kernels.Decode
 	prefill  kernels.Prefill
 	parts    []int // of a collective, by rank
-	link     Link  // between the devices of the ranks, nil = over the host
-	agreed   bool  // whether there is one
+	offload  offload
+	link     Link // between the devices of the ranks, nil = over the host
+	agreed   bool // whether there is one
 
 	progress  atomic.Uint64
 	copyError atomic.Pointer[error]
@@ -110,6 +111,7 @@ func (b *Backend) Close() {
 	b.closed = true
 	b.Recorder.Close(ErrClosed)
 	// Errors are of a device that is lost already, and its steps have told.
+	b.offload.close()
 	_ = b.blocks.close()
 	if b.dev == nil {
 		return
@@ -151,6 +153,7 @@ func (b *Backend) free() {
 	if b.multi != nil {
 		_ = b.multi.Close()
 	}
+	b.offload.free()
 	b.code.close()
 	if b.stream != nil {
 		_ = b.stream.Free()

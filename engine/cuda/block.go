@@ -110,6 +110,11 @@ func (b *Backend) Write(id int32, src []byte) {
 	k := &b.blocks
 	b.lost("write", k.copies(id, func() error {
 		copy(k.stage.Bytes(), src)
+		if before := b.offload.before; before != nil { // an Offload may not have read the block yet
+			if err := k.stream.Wait(before); err != nil {
+				return err
+			}
+		}
 		return errors.Join(k.stream.Write(k.at(id), k.stage.Slice(0, int64(len(src)))), k.stream.Sync())
 	}))
 }

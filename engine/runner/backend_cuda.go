@@ -55,6 +55,11 @@ func (d *cudaDevices) make(c backendConfig) (Backend, error) {
 	return b, nil
 }
 
+var (
+	_ Launcher    = (*cuda.Backend)(nil)
+	_ BlockCopier = (*cuda.Backend)(nil)
+)
+
 // ncclLink is NCCL as a backend takes it.
 type ncclLink struct{ *comm.NCCL }
 

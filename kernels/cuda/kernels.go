@@ -62,8 +62,6 @@ rope 256 td_rope_table table:p position:p inv_freq:p rows:i half:i scale:f
 rope 128 td_qkv q:p k:p v:p qkv:p bias:p q_norm:p k_norm:p rope:p slot:p heads:i kv_heads:i head_dim:i rope_dims:i adjacent:i block_tokens:i block_stride:l kv_type:i eps:f k_inv_scale:f v_inv_scale:f
 attn_decode_{bf16|f16|e4m3} 128 td_attn_decode_$1_{64_g8|64_g16|128_g8|128_g16|256_g8} out:p q:p k:p v:p row:p length:p page_start:p pages:p tiles:p partial:p counter:p seqs:i heads:i kv_heads:i head_dim:i block_tokens:i block_stride:l scale:f v_scale:f
 attn_prefill_{bf16|f16|e4m3} 128 td_attn_prefill_$1_{64|128|256} out:p q:p k:p v:p tiles:p row_start:p pos_start:p page_start:p pages:p heads:i kv_heads:i head_dim:i block_tokens:i block_stride:l scale:f v_scale:f
-blocks 256 td_blocks_{gather|scatter} to:p from:p ids:p parts:i part_stride:l block_stride:l part_bytes:l
-blocks 256 td_blocks_copy cache:p pairs:p parts:i part_stride:l block_stride:l part_bytes:l
 gemm 256 td_gemm_bf16 y:p w:p x:p bias:p rows:i n:i k:i mode:i act:i ldy:i
 gemm 256 td_moe_gemm_bf16 y:p w:p x:p x_row:p runs:p run_count:p w_stride:l n:i k:i mode:i act:i
 moe 256 td_router logits:p x:p norm:p w:p rows:i experts:i hidden:i eps:f

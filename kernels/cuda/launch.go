@@ -110,9 +110,3 @@ func MoESort() Launch { return grid(1024, 1, 1) }
 
 // MoECombine launches td_moe_combine_f32 and td_moe_combine_bf16.
 func MoECombine(rows, hidden int) Launch { return grid(128, ceil(hidden, 8*128), rows) }
-
-// Blocks launches td_blocks_gather, td_blocks_scatter and td_blocks_copy for n
-// blocks, or pairs, of parts of partBytes each.
-func Blocks(n, parts int, partBytes int64) Launch {
-	return grid(256, n*parts, int((partBytes+16383)/16384))
-}

@@ -5,5 +5,5 @@ import "slices"
 // All returns the whole table.
 func All() []Case {
 	return slices.Concat(embedCases(), normCases(), actCases(), sumCases(), qkvCases(), decodeCases(), gemvCases(), shapeCases(), sampleCases(),
-		prefillCases(), blockCases(), gemmCases(), routeCases(), routerCases(), sortCases(), combineCases(), expertCases(), fillCases())
+		prefillCases(), gemmCases(), routeCases(), routerCases(), sortCases(), combineCases(), expertCases(), fillCases())
 }
