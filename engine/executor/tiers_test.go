@@ -333,3 +333,41 @@ func TestTiersUnderRandomLoad(t *testing.T) {
 		}
 	})
 }
+
+// TestDecodeThatEvictsDoesNotAllocate lets requests grow into a pool full of cached
+// content, which goes to the host and pushes other content out of there.
+func TestDecodeThatEvictsDoesNotAllocate(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.Vocab, cfg.MaxSeqLen, cfg.Namespace = 1000, 1<<20, "bench"
+	cfg.MaxBatch, cfg.MaxNumTokens, cfg.Blocks, cfg.Tiers.HostBlocks = 16, 8192, 16*64, 64
+	c, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bench{Core: c, results: make([]Sampled, 16)}
+	step := func() {
+		for _, side := range b.effects {
+			for _, mv := range side.Moves {
+				if mv.Job > 0 {
+					b.Moved(0, MoveDone{Job: mv.Job})
+				}
+			}
+		}
+		b.step(0)
+	}
+	b.submit(16, 1000, 1)
+	for b.stats.PrefillTokens < 16000 {
+		step()
+	}
+	b.submit(16, 100, 900)
+	for b.stats.DecodeTokens < 16*200 {
+		step()
+	}
+	before := b.Stats()
+	if n := testing.AllocsPerRun(320, step); n != 0 {
+		t.Errorf("%v allocations a step", n)
+	}
+	if st := b.Stats(); st.EvictedBlocks == before.EvictedBlocks || st.OffloadBytes < before.OffloadBytes {
+		t.Errorf("nothing was evicted: %+v", st)
+	}
+}

@@ -3,6 +3,7 @@ package metamorphic
 import (
 	"testing"
 
+	"tandem/engine/adprouter"
 	"tandem/engine/runner"
 	"tandem/engine/tensor"
 	"tandem/test/tinymodel"
@@ -64,5 +65,26 @@ func TestTiersGiveTheSame(t *testing.T) {
 			}
 			compare(t, dir, l, list)
 		})
+	}
+}
+
+// TestRanksHaveTiers does it with ranks that share each request, whose tiers hold
+// whole blocks, and with ranks of their own.
+func TestRanksHaveTiers(t *testing.T) {
+	dir := t.TempDir()
+	if err := tinymodel.WriteServable(dir, 7); err != nil {
+		t.Fatal(err)
+	}
+	l := load{requests: 16, tokens: 10, prompt: 150, pool: 8192, tight: 320, vocab: 512}
+	for _, dp := range []bool{false, true} { // which rank gets what differs from run to run
+		two := func(o *runner.LoadOptions, _ load) { o.Ranks, o.AttentionDP, o.ADP = 2, dp, adprouter.DefaultSettings() }
+		disk := t.TempDir()
+		list := []variant{
+			{name: "alone", change: two, alone: true},
+			{name: "host", change: all(two, below(400, "")), twice: true, happened: onboards},
+			{name: "disk", change: all(two, below(12, disk)), twice: true},
+			{name: "disk of before", change: all(two, below(12, disk)), alone: true, happened: restores},
+		}
+		t.Run(map[bool]string{false: "tensor parallel", true: "attention DP"}[dp], func(t *testing.T) { compare(t, dir, l, list) })
 	}
 }
