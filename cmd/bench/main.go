@@ -28,6 +28,6 @@ func root() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	cmd.AddCommand(profileCommand())
+	cmd.AddCommand(profileCommand(), replayCommand(), serveCommand())
 	return cmd
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"tandem/test/bench/profile"
@@ -83,9 +84,11 @@ func TestFlagsAreDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	profileCommand().Flags().VisitAll(func(f *pflag.Flag) {
-		if !strings.Contains(string(page), "`--"+f.Name+"`") {
-			t.Errorf("--%s is not in docs/benchmarking.md", f.Name)
-		}
-	})
+	for _, cmd := range []*cobra.Command{profileCommand(), replayCommand(), serveCommand()} {
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if !strings.Contains(string(page), "`--"+f.Name+"`") {
+				t.Errorf("--%s of %s is not in docs/benchmarking.md", f.Name, cmd.Name())
+			}
+		})
+	}
 }

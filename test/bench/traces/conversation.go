@@ -50,7 +50,7 @@ func (r *reader) add(line int, q workload.Request) int {
 	}
 	c.input = q.Input + q.Output
 	r.w.Requests = append(r.w.Requests, q)
-	r.lines = append(r.lines, line)
+	r.lines = append(r.lines, place{r.o.Name, line})
 	return c.last
 }
 

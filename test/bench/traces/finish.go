@@ -40,7 +40,7 @@ func (r *reader) join() error {
 		for _, id := range l.ids {
 			at, ok := index[id]
 			if !ok || at == l.request {
-				if err := r.fail(r.lines[l.request], "wait_for", "names %q, which is no other request of the file", id); err != nil {
+				if err := r.failAt(r.lines[l.request], "wait_for", "names %q, which is no other request of the file", id); err != nil {
 					return err
 				}
 				continue
@@ -87,7 +87,7 @@ func (r *reader) order() error {
 	}
 	if len(order) < n {
 		i := slices.IndexFunc(left, func(k int) bool { return k > 0 })
-		return &Error{r.o.Name, r.lines[i], "wait_for", "waits, by way of others, for the request itself"}
+		return &Error{r.lines[i].file, r.lines[i].line, "wait_for", "waits, by way of others, for the request itself"}
 	}
 	r.keep(order)
 	return nil
@@ -95,14 +95,14 @@ func (r *reader) order() error {
 
 // keep makes the list the requests of order, which must have each behind those it waits for.
 func (r *reader) keep(order []int) {
-	place := make(map[int]int, len(order))
-	requests, lines := make([]workload.Request, len(order)), make([]int, len(order))
+	position := make(map[int]int, len(order))
+	requests, lines := make([]workload.Request, len(order)), make([]place, len(order))
 	for at, i := range order {
-		place[i] = at
+		position[i] = at
 		q := r.w.Requests[i]
 		var after []int
 		for _, a := range q.After {
-			if p, ok := place[a]; ok { // what was left out is waited for by nobody
+			if p, ok := position[a]; ok { // what was left out is waited for by nobody
 				after = append(after, p)
 			}
 		}
@@ -131,7 +131,7 @@ func (r *reader) check() error {
 	wrong := map[int]bool{}
 	for _, p := range r.w.Check() {
 		wrong[p.Request] = true
-		if err := r.fail(r.lines[p.Request], p.Field, "%s", p.Text); err != nil {
+		if err := r.failAt(r.lines[p.Request], p.Field, "%s", p.Text); err != nil {
 			return err
 		}
 	}

@@ -54,7 +54,7 @@ func (r *reader) applied(data []byte) error {
 				out = v.Answers[i]
 			}
 			t.Turn(out, 0, wait, nil)
-			r.lines = append(r.lines, line)
+			r.lines = append(r.lines, place{r.o.Name, line})
 			if i < k {
 				wait, _ = millis(1000 * v.Latency[i])
 				if v.Tools[i] > 0 {
@@ -72,7 +72,7 @@ func (r *reader) table(data []byte, columns []string, do func(line int, cell []s
 	in := csv.NewReader(bytes.NewReader(bytes.TrimPrefix(data, []byte("\ufeff"))))
 	in.FieldsPerRecord = -1
 	in.ReuseRecord = true
-	var place []int
+	var at []int
 	for {
 		row, err := in.Read()
 		if errors.Is(err, io.EOF) {
@@ -86,14 +86,14 @@ func (r *reader) table(data []byte, columns []string, do func(line int, cell []s
 			return fmt.Errorf("%s: %w", r.o.Name, err)
 		}
 		line, _ := in.FieldPos(0)
-		if place == nil {
-			if place, err = r.columns(row, columns); err != nil {
+		if at == nil {
+			if at, err = r.columns(row, columns); err != nil {
 				return err
 			}
 			continue
 		}
-		cells := make([]string, len(place))
-		for i, p := range place {
+		cells := make([]string, len(at))
+		for i, p := range at {
 			if p < len(row) {
 				cells[i] = strings.TrimSpace(row[p])
 			}
@@ -102,7 +102,7 @@ func (r *reader) table(data []byte, columns []string, do func(line int, cell []s
 			return err
 		}
 	}
-	if place == nil {
+	if at == nil {
 		return &Error{r.o.Name, 1, "", "the table has no header"}
 	}
 	return nil
@@ -138,7 +138,7 @@ func (r *reader) lengths(line int, at time.Duration, names [2]string, cells [2]s
 	if n[0] < 1 {
 		return r.fail(line, names[0], "is 0: a prompt has a token at least")
 	}
-	r.add(line, workload.Request{ID: fmt.Sprintf("l%d", line), Arrival: at, Input: n[0], Output: n[1]})
+	r.add(line, workload.Request{ID: fmt.Sprintf("l%d", len(r.w.Requests)+2), Arrival: at, Input: n[0], Output: n[1]})
 	return nil
 }
 
@@ -277,7 +277,7 @@ func (r *reader) prompts(data []byte) error {
 				out = max(1, r.o.Output)
 			}
 			q := t.Turn(out, delay, 0, nil)
-			r.lines = append(r.lines, line)
+			r.lines = append(r.lines, place{r.o.Name, line})
 			if i == 0 && v.Timestamp != nil {
 				if at, ok := millis(*v.Timestamp); ok {
 					r.w.Requests[q].Arrival = at

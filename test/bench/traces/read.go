@@ -57,6 +57,7 @@ type Error struct {
 	Text  string
 }
 
+// Error names file, line and field.
 func (e *Error) Error() string {
 	if e.Field == "" {
 		return fmt.Sprintf("%s:%d: %s", e.File, e.Line, e.Text)
@@ -71,12 +72,18 @@ func (e *Error) Unwrap() error { return ErrTrace }
 type reader struct {
 	o     Options
 	w     *workload.Workload
-	lines []int // of each request
+	lines []place // of each request
 	bad   []*Error
 	links []link // wait_for by name, joined at the end
 
 	conversations map[string]*conversation
 	predecessor   map[uint64]uint64 // of hash ids
+}
+
+// place is where a request is.
+type place struct {
+	file string
+	line int
 }
 
 // link is what a request waits for by name.
@@ -88,30 +95,50 @@ type link struct {
 // Read reads a trace, compressed by gzip or not. The workload is complete and checked; with Lenient the report has what was
 // left out.
 func Read(in io.Reader, o Options) (*workload.Workload, *Report, error) {
-	data, err := slurp(in)
-	if err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", o.Name, err)
+	return ReadParts([]Part{{o.Name, in}}, o)
+}
+
+// Part is one file of a trace.
+type Part struct {
+	Name string
+	In   io.Reader
+}
+
+// ReadParts reads a trace that is in several files, in their order.
+func ReadParts(parts []Part, o Options) (*workload.Workload, *Report, error) {
+	r := &reader{
+		o: o, w: &workload.Workload{Source: o.Name, Seed: o.Seed},
+		conversations: map[string]*conversation{}, predecessor: map[uint64]uint64{},
 	}
-	if o.Format == Auto || o.Format == "" {
-		if o.Format, err = detect(data); err != nil {
-			return nil, nil, fmt.Errorf("%s: %w", o.Name, err)
+	for _, p := range parts {
+		r.o.Name = p.Name
+		if err := r.part(p.In); err != nil {
+			return nil, nil, err
 		}
 	}
-	r := &reader{
-		o: o, w: &workload.Workload{Name: string(o.Format), Source: o.Name, Seed: o.Seed},
-		conversations: map[string]*conversation{}, predecessor: map[uint64]uint64{},
+	r.o.Name = o.Name
+	return r.finish()
+}
+
+func (r *reader) part(in io.Reader) error {
+	data, err := slurp(in)
+	if err != nil {
+		return fmt.Errorf("%s: %w", r.o.Name, err)
+	}
+	if r.o.Format == Auto || r.o.Format == "" { // the first file tells for all
+		if r.o.Format, err = detect(data); err != nil {
+			return fmt.Errorf("%s: %w", r.o.Name, err)
+		}
 	}
 	parse, ok := map[Format]func([]byte) error{
 		Native: r.native, Mooncake: r.mooncake, Weka: r.weka, AppliedCompute: r.applied, Azure: r.azure, BurstGPT: r.burst,
 		ShareGPT: r.sharegpt, Prompts: r.prompts,
-	}[o.Format]
+	}[r.o.Format]
 	if !ok {
-		return nil, nil, fmt.Errorf("%w: format %q: want one of %v", ErrTrace, o.Format, Formats)
+		return fmt.Errorf("%w: format %q: want one of %v", ErrTrace, r.o.Format, Formats)
 	}
-	if err := parse(data); err != nil {
-		return nil, nil, err
-	}
-	return r.finish()
+	r.w.Name = string(r.o.Format)
+	return parse(data)
 }
 
 // slurp reads all, through gzip if need be.
@@ -173,7 +200,12 @@ func detect(data []byte) (Format, error) {
 
 // fail notes an error about a line. Without Lenient it ends the reading.
 func (r *reader) fail(line int, field, format string, args ...any) error {
-	e := &Error{r.o.Name, line, field, fmt.Sprintf(format, args...)}
+	return r.failAt(place{r.o.Name, line}, field, format, args...)
+}
+
+// failAt is fail with the file.
+func (r *reader) failAt(at place, field, format string, args ...any) error {
+	e := &Error{at.file, at.line, field, fmt.Sprintf(format, args...)}
 	if r.o.Lenient {
 		r.bad = append(r.bad, e)
 		return nil

@@ -1,0 +1,223 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"tandem/engine/tokenizer"
+	"tandem/test/bench/result"
+	"tandem/test/bench/schedule"
+	"tandem/test/bench/traces"
+	"tandem/test/bench/workload"
+)
+
+// replayFlags are those of bench replay.
+type replayFlags struct {
+	target targetFlags
+	load   loadFlags
+	out    outFlags
+
+	url, format, write, writeFormat string
+	speed                           float64
+	from, to                        time.Duration
+	autoOffset, lenient, check      bool
+	capacity, blockSize, output     int
+	most                            int
+	seed                            uint64
+}
+
+func replayCommand() *cobra.Command {
+	var f replayFlags
+	cmd := &cobra.Command{
+		Use:   "replay FILE...",
+		Short: "Send a recorded workload to a server, check it, or convert it",
+		Long: "Reads a trace (a file, several, or the folder of a frontend's capture), checks it, says what is in it, and replays it:\n" +
+			"by its own times if it has any, else with 8 live trees of conversations, or as a load flag says. Prompts are made of\n" +
+			"hash ids, so that they share what the recorded ones shared.",
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return f.run(cmd.Context(), cmd.ErrOrStderr(), cmd.OutOrStdout(), args)
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&f.url, "url", defaultURL, "server")
+	fs.StringVar(&f.format, "format", "auto", "of the trace: auto, native, mooncake, weka, applied-compute, azure, burstgpt, sharegpt, prompts")
+	fs.BoolVar(&f.lenient, "lenient", false, "leave out what is wrong in the trace, instead of refusing it")
+	fs.BoolVar(&f.check, "check", false, "check and describe the trace, and send nothing")
+	fs.IntVar(&f.capacity, "capacity", 0, "tokens of a cache, to say how much of the trace 1/8, 1/4, 1/2 and all of it would reuse")
+	fs.StringVar(&f.write, "write", "", "file to write the trace to, in --write-format, and send nothing")
+	fs.StringVar(&f.writeFormat, "write-format", "native", "native, mooncake or weka")
+	fs.IntVar(&f.blockSize, "block-size", 0, "native: tokens of a hash id that --write writes, 0 = as in the trace")
+	fs.IntVar(&f.output, "osl", 128, "answer tokens where the trace tells none")
+	fs.IntVarP(&f.most, "requests", "n", 0, "send so many at most, 0 = all")
+	fs.Float64Var(&f.speed, "speed", 1, "of the trace's clock: 2 halves all gaps")
+	fs.DurationVar(&f.from, "from", 0, "leave out what arrives before this time of the trace")
+	fs.DurationVar(&f.to, "to", 0, "leave out what arrives at or after this time of the trace, 0 = nothing")
+	fs.BoolVar(&f.autoOffset, "auto-offset", true, "begin with the first arrival that is sent, without the time before it")
+	fs.Uint64Var(&f.seed, "seed", 1, "of content and times")
+	f.target.add(fs)
+	f.load.add(fs)
+	f.out.add(fs)
+	return cmd
+}
+
+func (f *replayFlags) run(ctx context.Context, log, out io.Writer, args []string) error {
+	w, report, err := f.read(args)
+	if err != nil {
+		return err
+	}
+	if f.capacity > 0 {
+		report.At(w, f.capacity)
+	}
+	if err := report.Print(out); err != nil {
+		return err
+	}
+	if f.write != "" {
+		return f.convert(w)
+	}
+	if f.check {
+		return nil
+	}
+	if f.load.bisect {
+		return errors.New("--bisect is for bench serve: a trace has its own load")
+	}
+	a, err := f.axis(report)
+	if err != nil {
+		return err
+	}
+	quickGC()
+	m, err := f.out.begin("bench replay", f.seed, log, out)
+	if err != nil {
+		return err
+	}
+	m.grace = f.load.grace
+	return m.end(f.measure(ctx, m, a, w))
+}
+
+// axis is the load: the trace's own times unless a flag says otherwise.
+func (f *replayFlags) axis(report *traces.Report) (*axis, error) {
+	fallback := "trees"
+	if report.Timed > 0 {
+		fallback = ""
+	}
+	a, err := f.load.axis(fallback, f.seed)
+	if err != nil {
+		return nil, err
+	}
+	if a == nil {
+		a = &axis{name: "speed", values: []float64{f.speed}, make: func(v float64) schedule.Options {
+			return schedule.Options{
+				Mode: schedule.Fixed, Seed: f.seed, Speed: v, From: f.from, To: f.to, AutoOffset: f.autoOffset, MaxConcurrency: f.load.maxConcurrency,
+				Duration: f.load.duration, ThinkScale: f.load.thinkScale, NoThink: f.load.thinkScale == 0,
+			}
+		}}
+	}
+	if f.most > 0 {
+		inner := a.make
+		a.make = func(v float64) schedule.Options {
+			o := inner(v)
+			o.Requests = f.most
+			return o
+		}
+	}
+	return a, nil
+}
+
+func (f *replayFlags) measure(ctx context.Context, m *measurement, a *axis, w *workload.Workload) error {
+	s, err := f.target.open(ctx, "server", f.url, m.log)
+	if err != nil {
+		return err
+	}
+	m.run.Targets = []result.Target{s.info}
+	first := a.make(a.values[0])
+	m.describe(w, words(&first))
+	if err := m.warm(ctx, s, w); err != nil {
+		return err
+	}
+	for _, x := range a.values {
+		st, err := m.step(ctx, s, w, a.make(x), stepName(a, x))
+		if st != nil && len(a.values) > 1 {
+			st.X, st.XName = x, a.name
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// read reads all files of the trace.
+func (f *replayFlags) read(args []string) (*workload.Workload, *traces.Report, error) {
+	names, err := expand(args)
+	if err != nil {
+		return nil, nil, err
+	}
+	var parts []traces.Part
+	for _, name := range names {
+		file, err := os.Open(name)
+		if err != nil {
+			return nil, nil, err
+		}
+		defer file.Close()
+		parts = append(parts, traces.Part{Name: name, In: file})
+	}
+	o := traces.Options{Name: strings.Join(args, " "), Format: traces.Format(f.format), Lenient: f.lenient, Output: f.output, Seed: f.seed}
+	if f.target.tokenizer != "" {
+		tok, err := openTokenizer(f.target.tokenizer)
+		if err != nil {
+			return nil, nil, fmt.Errorf("--tokenizer: %w", err)
+		}
+		o.Count = func(text string) int {
+			ids, err := tok.Encode(text, tokenizer.EncodeOptions{})
+			if err != nil {
+				return 0 // too long for the tokenizer: such texts are left out by their length
+			}
+			return len(ids)
+		}
+	}
+	return traces.ReadParts(parts, o)
+}
+
+// expand lists the files of folders, in the order of their names.
+func expand(args []string) (out []string, err error) {
+	for _, a := range args {
+		st, err := os.Stat(a)
+		if err != nil {
+			return nil, err
+		}
+		if !st.IsDir() {
+			out = append(out, a)
+			continue
+		}
+		entries, err := os.ReadDir(a) // sorted
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			if !e.IsDir() && !strings.HasPrefix(e.Name(), ".") {
+				out = append(out, filepath.Join(a, e.Name()))
+			}
+		}
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("%s: the folder has no files", strings.Join(args, " "))
+	}
+	return out, nil
+}
+
+// convert writes the trace in another format.
+func (f *replayFlags) convert(w *workload.Workload) error {
+	file, err := os.Create(f.write)
+	if err != nil {
+		return err
+	}
+	return errors.Join(traces.Write(file, w, traces.Format(f.writeFormat), f.blockSize), file.Close())
+}

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+
+	"github.com/spf13/cobra"
+
+	"tandem/test/bench/load"
+	"tandem/test/bench/result"
+	"tandem/test/bench/workload"
+)
+
+// serveFlags are those of bench serve.
+type serveFlags struct {
+	target   targetFlags
+	workload workloadFlags
+	load     loadFlags
+	out      outFlags
+}
+
+const defaultURL = "http://127.0.0.1:8000"
+
+func serveCommand() *cobra.Command {
+	var f serveFlags
+	cmd := &cobra.Command{
+		Use:   "serve [URL]",
+		Short: "Measure a server that speaks the OpenAI API, under a load of your choice",
+		Long: "Sends generated requests to a server (" + defaultURL + " unless named), streamed, and reports what its users would see.\n" +
+			"Without a load flag 8 requests are in flight. Lists of loads are run one after the other.",
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return f.run(cmd.Context(), cmd.ErrOrStderr(), cmd.OutOrStdout(), args)
+		},
+	}
+	fs := cmd.Flags()
+	f.target.add(fs)
+	f.workload.add(fs)
+	f.load.add(fs)
+	f.out.add(fs)
+	return cmd
+}
+
+func (f *serveFlags) run(ctx context.Context, log, out io.Writer, args []string) error {
+	url := defaultURL
+	if len(args) > 0 {
+		url = args[0]
+	}
+	a, err := f.load.axis("concurrency", f.workload.seed)
+	if err != nil {
+		return err
+	}
+	w, err := f.workload.make(0)
+	if err != nil {
+		return err
+	}
+	quickGC()
+	m, err := f.out.begin("bench serve", f.workload.seed, log, out)
+	if err != nil {
+		return err
+	}
+	m.grace = f.load.grace
+	return m.end(f.measure(ctx, m, a, w, url))
+}
+
+// measure runs warm-up and steps.
+func (f *serveFlags) measure(ctx context.Context, m *measurement, a *axis, w *workload.Workload, url string) error {
+	s, err := f.target.open(ctx, "server", url, m.log)
+	if err != nil {
+		return err
+	}
+	m.run.Targets = []result.Target{s.info}
+	first := a.make(a.values[0])
+	m.describe(w, words(&first))
+	_, _ = fmt.Fprintf(m.words, "%s, %s at %s; %s: %s\n", s.info.Model, f.target.api, s.info.URL, w.Name, w.Source)
+	if err := m.warm(ctx, s, w); err != nil {
+		return err
+	}
+	next := func(x float64) (*result.Step, error) {
+		w, err := f.workload.make(len(m.steps))
+		if err != nil {
+			return nil, err
+		}
+		st, err := m.step(ctx, s, w, a.make(x), stepName(a, x))
+		if st != nil && (len(a.values) > 1 || f.load.bisect) {
+			st.X, st.XName = x, a.name
+		}
+		return st, err
+	}
+	if f.load.bisect {
+		return f.load.search(m, a, next)
+	}
+	for _, x := range a.values {
+		st, err := next(x)
+		if err != nil {
+			return err
+		}
+		if f.load.stopSaturated && hasFlag(st.Summary.Flags, "oversaturated") {
+			_, _ = fmt.Fprintln(m.words, "the server cannot keep up: no higher load is tried")
+			break
+		}
+	}
+	return nil
+}
+
+// stepName is empty for the only step of a run.
+func stepName(a *axis, x float64) string {
+	if len(a.values) == 1 && a.end > 0 || math.IsInf(x, 1) {
+		return "run"
+	}
+	return fmt.Sprintf("%s %.4g", a.name, x)
+}
+
+func hasFlag(flags []string, name string) bool {
+	for _, f := range flags {
+		if f == name {
+			return true
+		}
+	}
+	return false
+}
+
+// search finds the capacity at the limits.
+func (f *loadFlags) search(m *measurement, a *axis, next func(float64) (*result.Step, error)) error {
+	if len(m.limits) == 0 {
+		return errors.New("--bisect needs --goodput: limits that most requests shall meet")
+	}
+	least, tolerance := 0.01, f.tolerance
+	if a.name != "request_rate" {
+		least = 1
+	}
+	s, err := load.NewSearch(a.values[0], min(least, a.values[0]), 1e6, tolerance)
+	if err != nil {
+		return err
+	}
+	tried := map[float64]bool{}
+	for x, ok := s.Next(); ok; x, ok = s.Next() {
+		if least == 1 { // only whole slots exist: when a number would be tried again, the bracket is as narrow as can be
+			if x = math.Round(x); tried[x] {
+				break
+			}
+		}
+		tried[x] = true
+		st, err := next(x)
+		if err != nil {
+			return err
+		}
+		good := st.Summary.GoodOfOffered >= f.good && !hasFlag(st.Summary.Flags, "oversaturated")
+		s.Add(good)
+		_, _ = fmt.Fprintf(m.words, "%s %.4g: %.1f %% of offered requests are good\n", a.name, x, 100*st.Summary.GoodOfOffered)
+	}
+	low, high := s.Bracket()
+	_, err = fmt.Fprintf(m.words, "\ncapacity_at_slo (%s for %.0f %% of requests): %s %.4g, and not %.4g\n", m.limits, 100*f.good, a.name, low, high)
+	return err
+}

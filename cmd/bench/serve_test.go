@@ -1,0 +1,132 @@
+package main
+
+import (
+	"encoding/json"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"tandem/test/bench/result"
+	"tandem/test/bench/stub"
+)
+
+func stubServer(t *testing.T, s *stub.Server) string {
+	t.Helper()
+	srv := httptest.NewServer(s)
+	t.Cleanup(srv.Close)
+	return srv.URL
+}
+
+func readSummary(t *testing.T, dir string) map[string]any {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(dir, result.SummaryFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m map[string]any
+	if err := json.Unmarshal(data, &m); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func TestServe(t *testing.T) {
+	url := stubServer(t, &stub.Server{TTFT: time.Millisecond, Overhead: 3})
+	dir := filepath.Join(t.TempDir(), "out")
+	out, log, err := bench("serve", url, "-n", "6", "--isl", "20", "--osl", "3", "--rate", "200", "--goodput", "e2el:60000", "-o", dir)
+	if err != nil {
+		t.Fatalf("%v: %s", err, log)
+	}
+	for _, want := range []string{"stub, chat at http", "6 completed, 0 failed", "goodput (e2el:60000)", "100.0 % good", "TTFT (ms)", "report.html"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	m := readSummary(t, dir)
+	if m["completed"] != 6.0 || m["total_input_tokens"] != 120.0 || m["total_output_tokens"] != 18.0 || m["request_rate"] != 200.0 || m["model_id"] != stub.Model {
+		t.Errorf("%v", m)
+	}
+	f, err := os.Open(filepath.Join(dir, result.RecordsFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	records, err := result.ReadRecords(f)
+	warm := 0
+	for _, r := range records {
+		if r.Phase == result.Warmup {
+			warm++
+		}
+	}
+	if err != nil || len(records) != 8 || warm != 2 {
+		t.Errorf("%d records, %d of the warm-up, %v", len(records), warm, err)
+	}
+	if _, _, err := bench("serve", url, "-n", "1", "-o", dir); err == nil {
+		t.Error("a folder with a run is overwritten")
+	}
+}
+
+func TestServeSweepsAndWorkloads(t *testing.T) {
+	url := stubServer(t, &stub.Server{})
+	dir := filepath.Join(t.TempDir(), "out")
+	if out, log, err := bench("serve", url, "-q", "-n", "4", "--isl", "8", "--osl", "2", "--concurrency", "1,2", "-o", dir); err != nil {
+		t.Fatalf("%v: %s%s", err, out, log)
+	}
+	if steps := readSummary(t, dir)["steps"].([]any); len(steps) != 2 || steps[1].(map[string]any)["max_concurrency"] != 2.0 {
+		t.Errorf("%v", steps)
+	}
+	for _, args := range [][]string{
+		{"-w", "shared-prefix", "--groups", "2", "--per-group", "2", "--system", "8", "--question", "4", "--api", "completions"},
+		{"-w", "multi-turn", "--conversations", "2", "--sessions", "2", "--think-scale", "0", "--prefix-bucket", "0.5:1:8", "--actual-replies"},
+		{"-w", "agentic", "--conversations", "2", "--trees", "1", "--think-scale", "0", "--fanout", "0.5", "--turns", "3", "--system", "8", "--first", "16"},
+		{"--rate", "inf", "-n", "3"},
+		{"--constant", "100:200", "--duration", "50ms", "--salt", "0"},
+	} {
+		out, log, err := bench(append([]string{"serve", url, "-q", "--osl", "2", "--warmup", "0"}, args...)...)
+		if err != nil || !strings.Contains(out, " 0 failed") {
+			t.Errorf("%v: %v: %s%s", args, err, out, log)
+		}
+	}
+}
+
+func TestServeFindsTheCapacity(t *testing.T) {
+	var n int64
+	url := stubServer(t, &stub.Server{Fail: func(int64) int { // two slots or more are too many, whatever the machine does
+		n++
+		return 0
+	}})
+	out, log, err := bench("serve", url, "-q", "-n", "4", "--isl", "4", "--osl", "1", "--concurrency", "1", "--bisect", "--goodput", "ttft:0", "--warmup", "0")
+	if err != nil || !strings.Contains(out, "capacity_at_slo (ttft:0 for 90 % of requests): max_concurrency 0, and not 1") {
+		t.Errorf("%v: %s%s", err, out, log)
+	}
+}
+
+func TestServeRefusesBadUse(t *testing.T) {
+	url := stubServer(t, &stub.Server{})
+	for want, args := range map[string][]string{
+		"on top of another":    {"--rate", "1", "--sessions", "2"},
+		"not a number above 0": {"--concurrency", "0"},
+		"needs --goodput":      {"--concurrency", "1", "--bisect"},
+		"begins at one value":  {"--rate", "1,2", "--bisect"},
+		"goodput":              {"--goodput", "speed:1"},
+		"want chat or":         {"--api", "grpc"},
+		"want one of":          {"-w", "nothing"},
+		"Name: value":          {"-H", "x"},
+		"JSON object":          {"--extra-body", "[]"},
+		"token ids need":       {"--prompt-ids"},
+		"distribution":         {"--isl", "many"},
+		"WEIGHT:COUNT":         {"-w", "multi-turn", "--prefix-bucket", "x"},
+		"a ramp from":          {"--rate", "1:5"},
+		"--ramp-up":            {"--concurrency", "1:5"},
+		"--tokenizer":          {"--tokenizer", "no/where.gguf"},
+		"at least 1":           {"-n", "0"},
+		"--session-headers":    {"--session-headers", "a b"},
+	} {
+		if out, _, err := bench(append([]string{"serve", url, "-q"}, args...)...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v %s", args, err, out)
+		}
+	}
+}

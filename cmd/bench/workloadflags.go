@@ -1,0 +1,112 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"tandem/test/bench/workload"
+)
+
+// dist is a flag with a distribution.
+type dist struct{ workload.Dist }
+
+func (d *dist) Set(text string) (err error) {
+	d.Dist, err = workload.ParseDist(text)
+	return err
+}
+
+func (d *dist) Type() string { return "distribution" }
+
+// distVar adds a flag with a distribution.
+func distVar(fs *pflag.FlagSet, d *dist, name, value, usage string) {
+	if err := d.Set(value); err != nil {
+		panic(err) // a default of ours
+	}
+	fs.Var(d, name, usage)
+}
+
+// workloadFlags choose and shape a generated workload.
+type workloadFlags struct {
+	name                      string
+	requests                  int
+	seed                      uint64
+	isl, osl                  dist
+	prefix                    int
+	groups, perGroup          int
+	system, question          dist
+	turns, first, next, think dist
+	prefixes                  []string
+	fanout, reset             float64
+	systems                   int
+	shareParent               bool
+	conversations             int
+}
+
+// workloadNames are the generated workloads. Recorded ones are for bench replay.
+var workloadNames = []string{"random", "shared-prefix", "multi-turn", "agentic", "c4"}
+
+func (f *workloadFlags) add(fs *pflag.FlagSet) {
+	fs.StringVarP(&f.name, "workload", "w", "random", "what to send: "+strings.Join(workloadNames, ", "))
+	fs.IntVarP(&f.requests, "requests", "n", 100, "random: how many requests (of each step)")
+	fs.Uint64Var(&f.seed, "seed", 1, "of lengths, content and times")
+	distVar(fs, &f.isl, "isl", "512", "random: prompt tokens: 512, 512:0.2, 400-600, lognormal(600,0.8), normal(512,64), geometric(30), exponential(2)")
+	distVar(fs, &f.osl, "osl", "128", "answer tokens, of every workload")
+	fs.IntVar(&f.prefix, "prefix", 0, "random: tokens that all prompts begin with, beside --isl")
+	fs.IntVar(&f.groups, "groups", 8, "shared-prefix: groups with a system prompt each")
+	fs.IntVar(&f.perGroup, "per-group", 16, "shared-prefix: prompts of a group")
+	distVar(fs, &f.system, "system", "1024", "shared-prefix and agentic: tokens of a system prompt")
+	distVar(fs, &f.question, "question", "128", "shared-prefix: tokens of a question")
+	fs.IntVar(&f.conversations, "conversations", 32, "multi-turn and agentic: conversations")
+	distVar(fs, &f.turns, "turns", "geometric(5)", "multi-turn and agentic: turns of a conversation")
+	distVar(fs, &f.first, "first", "256", "multi-turn and agentic: tokens of the first prompt")
+	distVar(fs, &f.next, "next", "64", "multi-turn and agentic: tokens that a later turn adds")
+	distVar(fs, &f.think, "think", "exponential(1)", "multi-turn and agentic: seconds between an answer and the next turn")
+	fs.StringSliceVar(&f.prefixes, "prefix-bucket", nil, "multi-turn: WEIGHT:COUNT:TOKENS, a share of the conversations that begin with one of COUNT prefixes (repeat it for more)")
+	fs.Float64Var(&f.fanout, "fanout", 0, "agentic: probability that a turn spawns sub-agents")
+	fs.Float64Var(&f.reset, "reset", 0.017, "agentic: probability that a turn cuts its context")
+	fs.IntVar(&f.systems, "systems", 1, "agentic: different system prompts")
+	fs.BoolVar(&f.shareParent, "share-parent", false, "agentic: sub-agents begin with their parent's context")
+}
+
+// make makes the workload with a seed of its own for each step.
+func (f *workloadFlags) make(step int) (*workload.Workload, error) {
+	seed := f.seed + uint64(step)<<32
+	if f.requests < 1 || f.conversations < 1 || f.groups < 1 || f.perGroup < 1 {
+		return nil, fmt.Errorf("--requests, --conversations, --groups and --per-group must be at least 1")
+	}
+	switch f.name {
+	case "random":
+		return workload.Random(workload.RandomOptions{Requests: f.requests, Input: f.isl.Dist, Output: f.osl.Dist, Prefix: f.prefix, Seed: seed}), nil
+	case "shared-prefix":
+		return workload.SharedPrefix(workload.SharedPrefixOptions{
+			Groups: f.groups, PerGroup: f.perGroup, System: f.system.Dist, Question: f.question.Dist, Output: f.osl.Dist, Seed: seed,
+		}), nil
+	case "multi-turn":
+		buckets, err := f.buckets()
+		return workload.MultiTurn(workload.MultiTurnOptions{
+			Conversations: f.conversations, Turns: f.turns.Dist, First: f.first.Dist, Next: f.next.Dist, Output: f.osl.Dist, Think: f.think.Dist,
+			Prefixes: buckets, Seed: seed,
+		}), err
+	case "agentic":
+		o := workload.C4(f.conversations, seed)
+		o.Systems, o.System, o.First, o.Growth, o.Output, o.Turns = f.systems, f.system.Dist, f.first.Dist, f.next.Dist, f.osl.Dist, f.turns.Dist
+		o.ShortTool, o.LongShare, o.Fanout, o.Reset, o.ShareParent, o.ChildFirst = f.think.Dist, 0, f.fanout, f.reset, f.shareParent, f.first.Dist
+		return workload.Agentic(o), nil
+	case "c4":
+		return workload.Agentic(workload.C4(f.conversations, seed)), nil
+	}
+	return nil, fmt.Errorf("--workload %q: want one of %s", f.name, strings.Join(workloadNames, ", "))
+}
+
+func (f *workloadFlags) buckets() (out []workload.PrefixBucket, err error) {
+	for _, text := range f.prefixes {
+		var b workload.PrefixBucket
+		if n, err := fmt.Sscanf(text, "%g:%d:%d", &b.Weight, &b.Count, &b.Tokens); err != nil || n != 3 || b.Weight <= 0 || b.Count < 1 || b.Tokens < 1 {
+			return nil, fmt.Errorf("--prefix-bucket %q: want WEIGHT:COUNT:TOKENS", text)
+		}
+		out = append(out, b)
+	}
+	return out, nil
+}
