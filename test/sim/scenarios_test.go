@@ -41,6 +41,7 @@ var scenarios = [31][]string{
 	23: {"test/sim: TestOverlapChangesNothing", "test/parallel: TestOverlapOnTheCPU"},
 	24: {"test/sim: TestScenario24StopRules", "test/sim: TestOverlapHidesOneStep"},
 	26: {"test/sim: TestScenario26StepFailure", "test/sim: TestTenFailedStepsAreFatal"},
+	27: {"engine/executor: TestLedgerDemotesReasoning", "engine/kvcache: TestLedgerFindsDeadTails"},
 	28: {"engine/kvcache: TestEventsGiveTheIndex", "engine/kvcache: TestEventsTellOfAGap"},
 	29: {
 		"engine/executor: BenchmarkDecode256Waiting1000", "engine/executor: TestSteadyDecodeDoesNotAllocate",
@@ -52,7 +53,7 @@ var scenarios = [31][]string{
 // elsewhere are scenarios whose parts are not built.
 var elsewhere = map[int]string{
 	16: "pulls between ranks of other layouts",
-	25: "guided decoding", 27: "the conversation ledger",
+	25: "guided decoding",
 }
 
 // TestCoreScenariosAreAllHere proves that every scenario has tests, under the
