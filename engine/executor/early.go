@@ -16,7 +16,8 @@ import (
 // that waits for them, or tells it of more.
 func (c *Core) publish(s *sequence) {
 	l := &s.lease
-	if !s.met() || !l.early || s.fam != nil || s.State != request.Prefill {
+	coming := s.fresh || s.holds&holdOffload != 0 // what it shares is not all here yet
+	if !s.met() || !l.early || s.fam != nil || s.State != request.Prefill || coming {
 		return
 	}
 	b := c.cfg.BlockTokens
