@@ -439,6 +439,9 @@ func TestTiersAtRandom(t *testing.T) {
 		if err := m.Check(tablesOf(nil)); err != nil || m.Free() != n || m.Moving() != 0 {
 			t.Fatalf("%d of %d free, %d moves: %v", m.Free(), n, m.Moving(), err)
 		}
+		if !m.tiersOff() {
+			x.inherit(t, m)
+		}
 	})
 }
 
@@ -476,4 +479,56 @@ func TestRemainsAreTheNewestAndWhole(t *testing.T) {
 	for range m.Remains() {
 		t.Error("more of what is in files already")
 	}
+}
+
+func (m *Manager) tiersOff() bool { return m.tiers == nil || m.tiers.disk == nil || m.tiers.off }
+
+// inherit carries out what remains, and proves that the files then hold what they
+// say, no more than fit, and nothing new without what it builds on.
+func (x *memory) inherit(t *rapid.T, m *Manager) {
+	was := map[blockhash.Hash]bool{} // in any tier
+	for h := range m.index {
+		was[h] = true
+	}
+	for _, s := range []*shelf{m.tiers.host, m.tiers.disk} {
+		for h := range s.index {
+			was[h] = true
+		}
+	}
+	var written []Move
+	for _, mv := range m.Remains() {
+		if mv.Kind == Erase {
+			delete(x.files, mv.Hash)
+			continue
+		}
+		from := x.host[max(mv.Slot, 0)]
+		if mv.Slot < 0 {
+			from = x.device[mv.Block]
+		}
+		if from != mv.Hash {
+			t.Fatalf("%+v does not say where the content is", mv)
+		}
+		x.files[mv.Hash] = mv.Hash
+		written = append(written, mv)
+	}
+	for _, mv := range written {
+		if was[mv.Parent] && x.files[mv.Parent] == (blockhash.Hash{}) && m.priorityOf(mv.Parent) >= m.tiers.MinPriority {
+			t.Fatalf("a block was kept without the one that it follows")
+		}
+	}
+	if len(x.files) > m.tiers.disk.limit {
+		t.Fatalf("%d files, the limit is %d", len(x.files), m.tiers.disk.limit)
+	}
+}
+
+func (m *Manager) priorityOf(h blockhash.Hash) uint8 {
+	if id, ok := m.index[h]; ok {
+		return m.blocks[id].priority
+	}
+	for _, s := range []*shelf{m.tiers.host, m.tiers.disk} {
+		if slot, ok := s.find(h); ok {
+			return s.slots[slot].priority
+		}
+	}
+	return 0
 }
