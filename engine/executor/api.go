@@ -203,6 +203,7 @@ type Stats struct {
 
 	Loading           int    // of Running: wait for content from a lower tier
 	HostBlocks        int    // blocks whose content is in the host's tier
+	HostTotal         int    // blocks that fit there
 	DiskBlocks        int    // files
 	OffloadBytes      uint64 // device to host
 	OnboardBytes      uint64 // host to device

@@ -77,7 +77,7 @@ func (c *Core) watchRoom() {
 // tierStats fills in what concerns the tiers below the device.
 func (c *Core) tierStats(st *Stats) {
 	t, size := c.kv.TierStats(), uint64(c.cfg.Layout.BlockBytes())
-	st.HostBlocks, st.DiskBlocks = t.Host, t.Disk
+	st.HostBlocks, st.DiskBlocks, st.HostTotal = t.Host, t.Disk, t.HostTotal
 	st.OffloadBytes, st.OnboardBytes = t.Offloaded*size, t.Onboarded*size
 	st.SpillBytes, st.LoadBytes = t.Spilled*size, t.Loaded*size
 	st.HostHitTokens, st.DiskHitTokens = t.Onboarded*uint64(c.cfg.BlockTokens), t.Loaded*uint64(c.cfg.BlockTokens)

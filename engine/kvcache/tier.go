@@ -78,6 +78,7 @@ type tiers struct {
 // TierStats counts blocks since the start, and those in the tiers now.
 type TierStats struct {
 	Host, Disk   int // blocks with content now
+	HostTotal    int // slots
 	Offloaded    uint64
 	Onboarded    uint64
 	Spilled      uint64
@@ -102,7 +103,7 @@ func (m *Manager) TierStats() TierStats {
 		return TierStats{}
 	}
 	st := m.tiers.stats
-	st.Host, st.Disk = m.tiers.host.used(), m.tiers.disk.used()
+	st.Host, st.Disk, st.HostTotal = m.tiers.host.used(), m.tiers.disk.used(), m.tiers.host.limit
 	return st
 }
 

@@ -86,22 +86,26 @@ var foreignTRT = []foreignMetric{
 	{"kv_cache_hit_rate", "Part of the prompt tokens that were found in the cache.", prometheus.GaugeValue, func(s *runner.Stats, _ runner.Info) float64 {
 		return share(float64(s.PrefixHitTokens), float64(s.PrefixQueryTokens))
 	}},
-	{"kv_cache_host_utilization", "Always 0: there is no host tier.", prometheus.GaugeValue, zero},
+	{"kv_cache_host_utilization", "Part of the host tier that holds blocks, 0 to 1.", prometheus.GaugeValue, func(s *runner.Stats, _ runner.Info) float64 {
+		return share(float64(s.HostBlocks), float64(s.HostTotal))
+	}},
 	{"kv_cache_reused_blocks_total", "Blocks of prompts found in the cache.", prometheus.CounterValue, func(s *runner.Stats, i runner.Info) float64 {
 		return blocksOf(s.PrefixHitTokens, i)
 	}},
 	{"kv_cache_missed_blocks_total", "Blocks of prompts not found in the cache.", prometheus.CounterValue, func(s *runner.Stats, i runner.Info) float64 {
 		return blocksOf(s.PrefixQueryTokens-min(s.PrefixHitTokens, s.PrefixQueryTokens), i)
 	}},
-	{"kv_cache_onboard_bytes_total", "Always 0: there is no host tier.", prometheus.CounterValue, zero},
-	{"kv_cache_offload_bytes_total", "Always 0: there is no host tier.", prometheus.CounterValue, zero},
+	{"kv_cache_onboard_bytes_total", "Bytes of KV blocks brought back from host and disk.", prometheus.CounterValue, func(s *runner.Stats, _ runner.Info) float64 {
+		return float64(s.OnboardBytes + s.LoadBytes)
+	}},
+	{"kv_cache_offload_bytes_total", "Bytes of KV blocks copied to the host.", prometheus.CounterValue, func(s *runner.Stats, _ runner.Info) float64 {
+		return float64(s.OffloadBytes)
+	}},
 	{"num_context_requests", "Running requests in prefill.", prometheus.GaugeValue, func(s *runner.Stats, _ runner.Info) float64 { return float64(s.Prefilling) }},
 	{"num_generation_requests", "Running requests in decode.", prometheus.GaugeValue, func(s *runner.Stats, _ runner.Info) float64 { return float64(s.Decoding) }},
 	{"num_paused_requests", "Waiting requests that had begun.", prometheus.GaugeValue, func(s *runner.Stats, _ runner.Info) float64 { return float64(s.PausedNow) }},
 	{"iteration_latency_seconds", "Duration of the last step.", prometheus.GaugeValue, func(s *runner.Stats, _ runner.Info) float64 { return s.LastStep.Seconds() }},
 }
-
-func zero(*runner.Stats, runner.Info) float64 { return 0 }
 
 // foreignWorker has the metrics of one dialect.
 type foreignWorker struct {
