@@ -28,6 +28,7 @@ func root() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	cmd.AddCommand(profileCommand(), replayCommand(), serveCommand())
+	cmd.AddCommand(compareCommand(), profileCommand(), replayCommand(), serveCommand())
+	cmd.AddCommand(planCommand(), simCommand())
 	return cmd
 }

@@ -157,28 +157,37 @@ func (m *measurement) options(s *server, w *workload.Workload, so schedule.Optio
 
 // step runs one load and prints its summary. An interrupt ends it, and what was measured until then is still reported.
 func (m *measurement) step(ctx context.Context, s *server, w *workload.Workload, so schedule.Options, name string) (*result.Step, error) {
-	o := m.options(s, w, so, len(m.steps))
+	st, err := m.one(ctx, s, w, so, name, len(m.steps))
+	if st == nil {
+		return nil, err
+	}
+	m.steps = append(m.steps, *st)
+	if perr := result.Print(m.words, st, m.colour); perr != nil {
+		return nil, perr
+	}
+	return &m.steps[len(m.steps)-1], err
+}
+
+// one runs one load; content and records have the step's number.
+func (m *measurement) one(ctx context.Context, s *server, w *workload.Workload, so schedule.Options, name string, number int) (*result.Step, error) {
+	o := m.options(s, w, so, number)
 	stop := m.watch(o.Progress, name, so.Duration)
 	records, err := load.Run(ctx, o)
 	stop()
 	if err != nil && !errors.Is(err, context.Canceled) {
 		return nil, err
 	}
-	open := so.Mode == schedule.Rate || so.Mode == schedule.Constant || so.Mode == schedule.Fixed
-	sum := result.SummaryOptions{Accelerators: m.out.accelerators, Limits: m.limits, OpenLoop: open && !math.IsInf(so.Rate, 1)}
-	if open && so.Mode != schedule.Fixed && !math.IsInf(so.Rate, 1) {
+	clocked := (so.Mode == schedule.Rate || so.Mode == schedule.Constant) && !math.IsInf(so.Rate, 1)
+	sum := result.SummaryOptions{Accelerators: m.out.accelerators, Limits: m.limits, OpenLoop: clocked || so.Mode == schedule.Fixed}
+	if clocked {
 		sum.RequestRate = so.Rate
 	}
 	if so.Duration > 0 && err == nil && so.Requests == 0 {
 		sum.Window = so.Duration.Seconds()
 	}
-	st := result.Step{Name: name, Load: words(&so), Records: records, Summary: result.Summarize(records, sum)}
-	m.steps = append(m.steps, st)
+	st := &result.Step{Name: name, Load: words(&so), Records: records, Summary: result.Summarize(records, sum)}
 	m.run.AddFlags(st.Summary.Flags...)
-	if perr := result.Print(m.words, &st, m.colour); perr != nil {
-		return nil, perr
-	}
-	return &m.steps[len(m.steps)-1], err
+	return st, err
 }
 
 // end writes the files and shows the chart.

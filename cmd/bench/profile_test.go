@@ -84,7 +84,7 @@ func TestFlagsAreDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, cmd := range []*cobra.Command{profileCommand(), replayCommand(), serveCommand()} {
+	for _, cmd := range []*cobra.Command{compareCommand(), profileCommand(), replayCommand(), serveCommand()} {
 		cmd.Flags().VisitAll(func(f *pflag.Flag) {
 			if !strings.Contains(string(page), "`--"+f.Name+"`") {
 				t.Errorf("--%s of %s is not in docs/benchmarking.md", f.Name, cmd.Name())

@@ -124,6 +124,9 @@ func Save(dir string, run *Run, steps []Step, detailed bool) error {
 	)
 }
 
+// SaveJSON writes one more file of a run.
+func SaveJSON(dir, name string, v any) error { return writeJSON(dir, name, v) }
+
 func writeJSON(dir, name string, v any) error {
 	data, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {

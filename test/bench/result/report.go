@@ -25,7 +25,7 @@ var reportTemplate = template.Must(template.New("report").Funcs(template.FuncMap
 // Report makes the page of a run: tables and charts in one file, without scripts and without anything from elsewhere.
 func Report(run *Run, steps []Step) ([]byte, error) {
 	var charts []template.HTML
-	for _, c := range Charts(steps) {
+	for _, c := range append(append([]*plot.Chart(nil), run.Charts...), Charts(steps)...) {
 		charts = append(charts, template.HTML(c.SVG())) //nolint:gosec // our own drawing, its texts are escaped
 	}
 	var b bytes.Buffer

@@ -6,6 +6,8 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strings"
+
+	"tandem/test/bench/plot"
 )
 
 // RunSchema names the layout of run.json, SummarySchema that of summary.json.
@@ -36,6 +38,10 @@ type Run struct {
 
 	Submission *Submission `json:"submission,omitempty"`
 	Flags      []string    `json:"flags"`
+
+	// Text and Charts are what a command adds to the head of the report.
+	Text   string        `json:"-"`
+	Charts []*plot.Chart `json:"-"`
 }
 
 // Load says what was sent.
