@@ -22,10 +22,10 @@ import (
 
 // options are the flags, and what parts have found out for later ones.
 type options struct {
-	python, script, dir, models string
-	threads, pairs              int
-	each                        time.Duration
-	limits                      *cpu.Limits // of all threads, once measured
+	python, script, dir, models, rows string
+	threads, pairs                    int
+	each                              time.Duration
+	limits                            *cpu.Limits // of all threads, once measured
 }
 
 // part is a section of the page.
@@ -48,9 +48,10 @@ func main() {
 	flag.StringVar(&o.script, "peer", "test/bench/local/peer.py", "the peer's program")
 	flag.StringVar(&o.dir, "dir", ".cache/shapes", "folder for files of random weights, up to 2.5 GB each")
 	flag.StringVar(&o.models, "models", "", "models whose name contains this, empty = all")
+	flag.StringVar(&o.rows, "rows", "", "rows of models whose name contains this, empty = all")
 	flag.IntVar(&o.threads, "threads", runtime.NumCPU(), "compute threads of both sides")
 	flag.IntVar(&o.pairs, "pairs", 5, "most repetitions of each row, at most 10")
-	flag.DurationVar(&o.each, "each", 12*time.Second, "time of a row, after which it gets no further repetition")
+	flag.DurationVar(&o.each, "each", 10*time.Second, "time of a row, after which it gets no further repetition")
 	flag.Parse()
 	if err := run(&o, strings.Split(*only, ","), *page); err != nil {
 		fmt.Fprintln(os.Stderr, "bench-cpu:", err)

@@ -63,18 +63,23 @@ filled = {}
 
 
 def decode(batch, depth, steps):
-    if (batch, depth) not in filled:
+    key = batch, depth
+    if key not in filled:
         for ctx, _ in filled.values():
             L.llama_free(ctx)
         filled.clear()
         ctx = context(batch * (depth + 12 * steps + 32), batch)
-        for s in range(batch):
-            for at in range(0, depth, 512):
-                feed(ctx, [(token(i), i, s, False) for i in range(at, min(depth, at + 512))])
-        filled[batch, depth] = ctx, depth
-    ctx, at = filled[batch, depth]
+        for at in range(0, depth, 512):
+            feed(ctx, [(token(i), i, 0, False) for i in range(at, min(depth, at + 512))])
+        for s in range(1, batch):
+            L.llama_memory_seq_cp(L.llama_get_memory(ctx), 0, s, -1, -1)
+        # A step that is not measured: copies are made when a step needs them.
+        feed(ctx, [(token(depth + s), depth, s, True) for s in range(batch)])
+        depth += 1
+        filled[key] = ctx, depth
+    ctx, at = filled[key]
     took = sum(feed(ctx, [(token(at + k + s), at + k, s, True) for s in range(batch)]) for k in range(steps))
-    filled[batch, depth] = ctx, at + steps
+    filled[key] = ctx, at + steps
     return batch * steps / took
 
 
