@@ -10,8 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -114,63 +112,6 @@ func (s *Store) Close() {
 		_ = s.lock.Close() // which ends the lock
 		s.lock = nil
 	}
-}
-
-// list reads the headers of all files and removes what is not good.
-func (s *Store) list() (Found, error) {
-	type file struct {
-		Entry
-		used time.Time
-	}
-	var files []file
-	var found Found
-	err := filepath.WalkDir(s.folder, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || !strings.HasSuffix(path, suffix) && !strings.HasSuffix(path, unfinished) {
-			return err
-		}
-		h, used, err := s.inspect(path)
-		if err != nil {
-			found.Bad++
-			return os.Remove(path)
-		}
-		files = append(files, file{h.Entry, used})
-		return nil
-	})
-	slices.SortStableFunc(files, func(a, b file) int { return a.used.Compare(b.used) })
-	for _, f := range files {
-		found.Entries = append(found.Entries, f.Entry)
-	}
-	return found, err
-}
-
-// inspect judges a file by its name, size and header.
-func (s *Store) inspect(path string) (h header, used time.Time, err error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return h, used, err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return h, used, err
-	}
-	h, err = s.header(f)
-	if err == nil && (path != s.path(h.Hash) || info.Size() != FileBytes(s.cfg.Identity, s.cfg.BlockBytes)) {
-		err = fmt.Errorf("%w: %d bytes under another's name", ErrCorrupt, info.Size())
-	}
-	return h, info.ModTime(), err
-}
-
-// header reads the header of an open file, which must be one of this Store.
-func (s *Store) header(r io.Reader) (h header, err error) {
-	buf := make([]byte, headerBytes(s.cfg.Identity))
-	if _, err = io.ReadFull(r, buf); err != nil {
-		return h, fmt.Errorf("%w: %w", ErrCorrupt, err)
-	}
-	if h, err = parseHeader(buf); err == nil && (h.Identity != s.cfg.Identity || h.Bytes != uint64(s.cfg.BlockBytes)) {
-		err = fmt.Errorf("%w: it is of another model or layout", ErrCorrupt)
-	}
-	return h, err
 }
 
 func (s *Store) path(h blockhash.Hash) string {
