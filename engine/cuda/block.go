@@ -73,15 +73,29 @@ func (k *blocks) at(id int32) gpu.Ptr { return k.pool.At(int64(id) * k.bytes) }
 
 // copies runs fn with the stage, on the thread of copies.
 func (k *blocks) copies(id int32, fn func() error) error {
+	if id < 0 || int(id) >= k.n {
+		return fmt.Errorf("block %d of %d", id, k.n)
+	}
+	return k.onThread(fn)
+}
+
+// onThread runs fn on the thread of copies, one call at a time.
+func (k *blocks) onThread(fn func() error) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.dev == nil {
 		return ErrClosed
 	}
-	if id < 0 || int(id) >= k.n {
-		return fmt.Errorf("block %d of %d", id, k.n)
-	}
 	return k.dev.Do(fn)
+}
+
+// afterReads lets the stream of copies wait for what reads blocks that it is about
+// to overwrite.
+func (b *Backend) afterReads() error {
+	if before := b.offload.before; before != nil { // an Offload may not have read the block yet
+		return b.blocks.stream.Wait(before)
+	}
+	return nil
 }
 
 // Block returns nil: blocks are not in the host's memory.
@@ -110,10 +124,8 @@ func (b *Backend) Write(id int32, src []byte) {
 	k := &b.blocks
 	b.lost("write", k.copies(id, func() error {
 		copy(k.stage.Bytes(), src)
-		if before := b.offload.before; before != nil { // an Offload may not have read the block yet
-			if err := k.stream.Wait(before); err != nil {
-				return err
-			}
+		if err := b.afterReads(); err != nil {
+			return err
 		}
 		return errors.Join(k.stream.Write(k.at(id), k.stage.Slice(0, int64(len(src)))), k.stream.Sync())
 	}))

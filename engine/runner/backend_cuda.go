@@ -10,6 +10,7 @@ import (
 	"tandem/engine/comm"
 	"tandem/engine/cuda"
 	"tandem/engine/cuda/gpu"
+	"tandem/engine/transfer"
 )
 
 // cudaDevices are GPUs, one for each rank.
@@ -58,6 +59,8 @@ func (d *cudaDevices) make(c backendConfig) (Backend, error) {
 var (
 	_ Launcher    = (*cuda.Backend)(nil)
 	_ BlockCopier = (*cuda.Backend)(nil)
+
+	_ transfer.DeviceMemory = (*cuda.Backend)(nil)
 )
 
 // ncclLink is NCCL as a backend takes it.

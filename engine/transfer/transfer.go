@@ -103,6 +103,17 @@ type SharedMemory interface {
 	File() (fd uintptr, size int64, ok bool)
 }
 
+// DeviceMemory is a SplitMemory on a device that processes of one host may share.
+type DeviceMemory interface {
+	SplitMemory
+	// Share returns by what another process opens the pool; ok is false if none can.
+	Share() (handle []byte, ok bool)
+	// OpenShared opens the pool of another process. copyBlocks overwrites blocks of this
+	// memory with blocks of that pool, one for one, and returns when they are there;
+	// goroutines may call it until done ends the use of the pool.
+	OpenShared(handle []byte) (copyBlocks func(to, from []int32) error, done func(), err error)
+}
+
 // Traffic counts the bytes of blocks that a rank moved by one byte path.
 type Traffic struct {
 	Path     string // inproc, shm or tcp

@@ -1007,10 +1007,12 @@ type SharedMemory struct {
 	Host  string                 `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"` // host and network namespace: a puller elsewhere need not try
 	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"` // abstract Unix socket that hands descriptors out
 	// Without blocks the pool cannot be shared: the owner copies blocks to a stage.
-	Blocks        []byte `protobuf:"bytes,3,opt,name=blocks,proto3" json:"blocks,omitempty"` // place of each block in the pool, 4 bytes little-endian each
-	Word          uint32 `protobuf:"varint,4,opt,name=word,proto3" json:"word,omitempty"`    // of the board: as long as it holds stamp, blocks may be read
-	Stamp         uint64 `protobuf:"fixed64,5,opt,name=stamp,proto3" json:"stamp,omitempty"`
-	Pool          uint32 `protobuf:"varint,6,opt,name=pool,proto3" json:"pool,omitempty"` // which of the owner's
+	Blocks []byte `protobuf:"bytes,3,opt,name=blocks,proto3" json:"blocks,omitempty"` // place of each block in the pool, 4 bytes little-endian each
+	Word   uint32 `protobuf:"varint,4,opt,name=word,proto3" json:"word,omitempty"`    // of the board: as long as it holds stamp, blocks may be read
+	Stamp  uint64 `protobuf:"fixed64,5,opt,name=stamp,proto3" json:"stamp,omitempty"`
+	Pool   uint32 `protobuf:"varint,6,opt,name=pool,proto3" json:"pool,omitempty"` // which of the owner's
+	// The pool is on a device, and what is handed out a handle for it.
+	Device        bool `protobuf:"varint,7,opt,name=device,proto3" json:"device,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1085,6 +1087,13 @@ func (x *SharedMemory) GetPool() uint32 {
 		return x.Pool
 	}
 	return 0
+}
+
+func (x *SharedMemory) GetDevice() bool {
+	if x != nil {
+		return x.Device
+	}
+	return false
 }
 
 // Reject refuses an ATTACH.
@@ -1383,14 +1392,15 @@ const file_transfer_proto_rawDesc = "" +
 	"\tdata_port\x18\x05 \x01(\rR\bdataPort\x12\x14\n" +
 	"\x05token\x18\x06 \x01(\fR\x05token\x12\x16\n" +
 	"\x06coming\x18\a \x01(\rR\x06coming\x128\n" +
-	"\x06shared\x18\b \x01(\v2 .tandem.transfer.v1.SharedMemoryR\x06shared\"\x8c\x01\n" +
+	"\x06shared\x18\b \x01(\v2 .tandem.transfer.v1.SharedMemoryR\x06shared\"\xa4\x01\n" +
 	"\fSharedMemory\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
 	"\x06blocks\x18\x03 \x01(\fR\x06blocks\x12\x12\n" +
 	"\x04word\x18\x04 \x01(\rR\x04word\x12\x14\n" +
 	"\x05stamp\x18\x05 \x01(\x06R\x05stamp\x12\x12\n" +
-	"\x04pool\x18\x06 \x01(\rR\x04pool\"8\n" +
+	"\x04pool\x18\x06 \x01(\rR\x04pool\x12\x16\n" +
+	"\x06device\x18\a \x01(\bR\x06device\"8\n" +
 	"\x06Reject\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x16\n" +
 	"\x06detail\x18\x02 \x01(\tR\x06detail\"\"\n" +

@@ -41,6 +41,8 @@ const (
 const (
 	wantPool  = 1 // the descriptors of the pool and the board
 	wantStage = 2 // that of a stage; PULL requests follow
+	// Those of a handle of the device's memory and of the board, see device.go.
+	wantDevice = 3
 )
 
 // hello is the first message of a connection, from the puller:
@@ -64,7 +66,7 @@ func readHello(r io.Reader) (h hello, err error) {
 	if _, err := io.ReadFull(r, b[:]); err != nil {
 		return h, err
 	}
-	if string(b[:4]) != sharedMagic || b[4] != wantPool && b[4] != wantStage || b[5]|b[6]|b[7] != 0 {
+	if string(b[:4]) != sharedMagic || b[4] < wantPool || b[4] > wantDevice || b[5]|b[6]|b[7] != 0 {
 		return h, fmt.Errorf("hello of shared memory: %w: %q", errCorrupt, b[:8])
 	}
 	return hello{kind: b[4], token: token(b[8:])}, nil

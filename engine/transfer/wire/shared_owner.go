@@ -43,6 +43,9 @@ type sharedPool struct {
 	fd   uintptr
 	size int64
 	ok   bool
+	// handle holds that of a device's memory, in place of the memory; nil = it is the
+	// host's.
+	handle *segment
 }
 
 // newSharedOwner opens the socket of a server, nil if shared memory is off or not
@@ -77,6 +80,9 @@ func (o *sharedOwner) register(t *Transport) {
 	if m, ok := t.memory.Memory.(transfer.SharedMemory); ok && t.memory.blockBytes > 0 {
 		p.fd, p.size, p.ok = m.File()
 	}
+	if !p.ok {
+		p = o.deviceOf(t)
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.pools[t.id] = p
@@ -90,6 +96,7 @@ func (o *sharedOwner) describe(ss *session, to *pb.Accept) {
 	defer o.mu.Unlock()
 	m := &pb.SharedMemory{Host: o.host, Name: o.name, Pool: ss.rank.id}
 	if p := o.pools[ss.rank.id]; p.ok {
+		m.Device = p.handle != nil
 		if len(o.free) == 0 {
 			return // thousands of pullers: some of them use TCP
 		}
@@ -137,6 +144,11 @@ func (o *sharedOwner) close() {
 	_ = o.listener.Close()
 	o.wg.Wait()
 	o.srv.retired = append(o.srv.retired, o.board.close)
+	for _, p := range o.pools {
+		if p.handle != nil {
+			p.handle.close()
+		}
+	}
 }
 
 func (o *sharedOwner) accept() {
@@ -187,7 +199,7 @@ func (o *sharedOwner) serve(conn *net.UnixConn) {
 	if h.kind == wantStage {
 		err = serveStage(o.srv, conn, ss.rank)
 	} else {
-		err = o.handOut(conn, ss.rank.id)
+		err = o.handOut(conn, ss.rank.id, h.kind)
 	}
 	if err != nil && !errors.Is(err, io.EOF) {
 		log.Debug("the puller's connection for shared memory ended", "error", err)
@@ -195,11 +207,11 @@ func (o *sharedOwner) serve(conn *net.UnixConn) {
 }
 
 // handOut sends the descriptors of a pool and waits for the puller's end.
-func (o *sharedOwner) handOut(conn *net.UnixConn, rank uint32) error {
+func (o *sharedOwner) handOut(conn *net.UnixConn, rank uint32, kind byte) error {
 	o.mu.Lock()
 	p := o.pools[rank]
 	o.mu.Unlock()
-	if !p.ok {
+	if !p.ok || (p.handle != nil) != (kind == wantDevice) {
 		return errNotServed
 	}
 	offer := sharedOffer{size: uint64(p.size), board: uint64(len(o.board.bytes))}

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"tandem/engine/transfer"
 	pb "tandem/engine/transfer/transferpb"
 )
 
@@ -71,9 +72,12 @@ func (s *sharedReader) close() {
 }
 
 func (s *sharedReader) open(ctx context.Context, pl *pull, _ *link, a *pb.Accept, again bool) (r reader, err error) {
-	if len(a.GetShared().GetBlocks()) == 0 {
+	switch m := a.GetShared(); {
+	case len(m.GetBlocks()) == 0:
 		r, err = s.openStage(ctx, pl, a, again)
-	} else {
+	case m.GetDevice():
+		r, err = s.openDevice(ctx, pl, a, again)
+	default:
 		r, err = s.openPool(ctx, pl, a)
 	}
 	if err != nil && ctx.Err() == nil && again {
@@ -125,7 +129,9 @@ type sharedPeer struct {
 
 	mu          sync.Mutex
 	users       int
-	pool, board []byte
+	pool, board []byte // pool is a handle if the blocks are on a device
+	copyBlocks  func(to, from []int32) error
+	done        func() // of copyBlocks
 }
 
 // use reports whether the pool may be read until leave.
@@ -143,13 +149,16 @@ func (p *sharedPeer) leave() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.users--; p.users == 0 {
+		if p.done != nil {
+			p.done()
+		}
 		unmapShared(p.pool)
 		unmapShared(p.board)
 	}
 }
 
 // peer returns the pool of an owner, mapped.
-func (s *sharedReader) peer(ctx context.Context, a *pb.Accept) (*sharedPeer, error) {
+func (s *sharedReader) peer(ctx context.Context, mem transfer.Memory, a *pb.Accept) (*sharedPeer, error) {
 	key := keyOf(a.GetShared())
 	s.mu.Lock()
 	p := s.peers[key]
@@ -168,7 +177,7 @@ func (s *sharedReader) peer(ctx context.Context, a *pb.Accept) (*sharedPeer, err
 	p = &sharedPeer{ready: make(chan struct{})}
 	s.peers[key] = p
 	s.mu.Unlock()
-	conn, err := s.connect(ctx, p, a)
+	conn, err := s.connect(ctx, p, mem, a)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p.err = err
@@ -189,14 +198,22 @@ func (s *sharedReader) peer(ctx context.Context, a *pb.Accept) (*sharedPeer, err
 }
 
 // connect maps what the owner hands out.
-func (s *sharedReader) connect(ctx context.Context, p *sharedPeer, a *pb.Accept) (*net.UnixConn, error) {
-	conn, o, fds, err := s.dial(ctx, a.GetShared(), wantPool, token(a.GetToken()))
+func (s *sharedReader) connect(ctx context.Context, p *sharedPeer, mem transfer.Memory, a *pb.Accept) (*net.UnixConn, error) {
+	kind := byte(wantPool)
+	if a.GetShared().GetDevice() {
+		kind = wantDevice
+	}
+	conn, o, fds, err := s.dial(ctx, a.GetShared(), kind, token(a.GetToken()))
 	if err != nil {
 		return nil, err
 	}
 	defer closeAll(fds)
 	if p.pool, err = mapShared(fds[0], o.size); err == nil {
-		if p.board, err = mapShared(fds[1], o.board); err != nil {
+		if p.board, err = mapShared(fds[1], o.board); err == nil && kind == wantDevice {
+			err = p.openDevice(mem)
+		}
+		if err != nil {
+			unmapShared(p.board)
 			unmapShared(p.pool)
 		}
 	}
@@ -222,7 +239,7 @@ func (s *sharedReader) watch(key string, p *sharedPeer) {
 }
 
 func (s *sharedReader) openPool(ctx context.Context, pl *pull, a *pb.Accept) (reader, error) {
-	p, err := s.peer(ctx, a)
+	p, err := s.peer(ctx, pl.p.memory.Memory, a)
 	if err != nil {
 		return nil, err
 	}
@@ -284,6 +301,9 @@ func (r *poolReader) poll() (int, error) {
 	if err := context.Cause(r.ctx); err != nil {
 		return 0, err
 	}
+	if r.peer.copyBlocks != nil {
+		return r.pollDevice()
+	}
 	n := min(r.ordered, int(max(1, pollBytes/r.size)))
 	for i := range n {
 		at := uint64(binary.LittleEndian.Uint32(r.blocks[4*i:])) * r.size
@@ -292,6 +312,11 @@ func (r *poolReader) poll() (int, error) {
 		}
 		r.pl.p.memory.at(r.pl.order.Dst[r.pl.verified+i]).fill(r.peer.pool[at : at+r.size])
 	}
+	return r.counted(n)
+}
+
+// counted tells whether n more blocks were surely read under a live lease.
+func (r *poolReader) counted(n int) (int, error) {
 	if wordAt(r.peer.board, r.word).Load() != r.stamp {
 		return 0, errStale
 	}

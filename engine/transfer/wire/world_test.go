@@ -26,14 +26,18 @@ const wait = 10 * time.Second
 // pool is fake block memory. onBlock, if set, sees every access. With split its
 // blocks are shown through splitPool, and onRead sees each copy as it begins.
 type pool struct {
-	data    [][]byte
-	seg     *segment // that data is in
-	onBlock func(id int32)
-	split   bool
-	onRead  func(id int32)
+	data     [][]byte
+	seg      *segment // that data is in
+	onBlock  func(id int32)
+	split    bool
+	onDevice *device
+	onRead   func(id int32)
 }
 
 func (p *pool) memory() transfer.Memory {
+	if p.onDevice != nil {
+		return devicePool{splitPool{p}}
+	}
 	if p.split {
 		return splitPool{p}
 	}
