@@ -89,6 +89,9 @@ func (c *clients) send(d schedule.Send) {
 			j.rank = s.cfg.relabel[j.rank]
 		}
 	}
+	if s.now < s.cfg.Heat {
+		j.rank = d.Unit / s.cfg.Ctx.Instances % s.cfg.Ctx.Ranks
+	}
 	j.prompt, j.before = c.prompt(key, r, d)
 	j.seed = c.content(r.Reply, d.Play)
 	if r.Reply == 0 {

@@ -24,12 +24,18 @@ type Config struct {
 	Frontends int  // at least 1
 	Scatter   bool // requests go to frontends in turn; else a conversation keeps its own
 	Rules     conversation.Rules
-	Workload  *workload.Workload
-	Load      schedule.Options
-	Warmup    time.Duration // at the beginning, not measured
-	Heat      time.Duration // part of Warmup in which devices are a hundred times as fast, to fill caches
-	Measure   time.Duration // after it
-	Faults    []Fault
+	// ShareHomes lets frontends tell each other, one hop later, where conversations
+	// live, as those do that have a common map.
+	ShareHomes bool
+	Workload   *workload.Workload
+	Load       schedule.Options
+	Warmup     time.Duration // at the beginning, not measured
+	// Heat is the part of Warmup in which devices are a hundred times as fast, to
+	// fill caches. Requests name ranks in turn then, so that no placement gets a
+	// start of its own from queues that are empty.
+	Heat    time.Duration
+	Measure time.Duration // after it
+	Faults  []Fault
 	// Cancel is the part of requests whose client goes away CancelAfter its start.
 	Cancel      float64
 	CancelAfter time.Duration
@@ -37,7 +43,8 @@ type Config struct {
 	// ForceRank is a wrapper around the worker that names a rank of its own for
 	// every request, in turn, as a hint.
 	ForceRank bool
-	Retries   int // of a leg that fails, on another instance
+	HideIDs   bool // frontends place by conversation, but workers get no ids
+	Retries   int  // of a leg that fails, on another instance
 
 	relabel []int // other names of the ranks that ForceRank names
 }

@@ -29,6 +29,8 @@ type instance struct {
 	deaf    bool // ends of hand-overs get lost
 	legs    map[request.ID]*leg
 	life    uint64 // starts of the process
+	feed    feed
+	fed     time.Duration // when frontends were told last
 	flat    []lockstep.Delivery
 	rows    []lockstep.Row
 }
@@ -73,7 +75,7 @@ func (in *instance) start() error {
 	info.Incarnation = fmt.Sprintf("%s/%d", in.ID, in.life)
 	in.Info = &info
 	in.legs, in.mail, in.dead, in.running = map[request.ID]*leg{}, nil, false, false
-	in.ranks = in.ranks[:0:0]
+	in.ranks, in.feed = in.ranks[:0:0], feed{next: make([]uint64, in.g.Ranks), begun: make([]bool, in.g.Ranks)}
 	router, _ := in.g.ADP.Router(in.g.Ranks, in.g.limit(), in.g.Core.BlockReuse)
 	if in.g.DecodeCost > 0 {
 		router.DecodeCost = in.g.DecodeCost
@@ -162,6 +164,7 @@ const idlePause = 100 * time.Microsecond
 
 // iterate runs one iteration.
 func (in *instance) iterate() {
+	in.tellFrontends()
 	for len(in.mail) > 0 {
 		mail := in.mail
 		in.mail = nil

@@ -63,6 +63,9 @@ func (j *journey) request(view conversation.View) *request.Request {
 	sp := request.DefaultSampling()
 	sp.IgnoreEOS, sp.Seed, sp.Seeded = true, j.seed, true
 	id := j.s.newID()
+	if j.s.cfg.HideIDs {
+		view = conversation.View{}
+	}
 	return &request.Request{
 		ID: id, Prompt: j.prompt, MaxTokens: j.want, Sampling: sp, DPRank: -1,
 		ConversationID: view.ConversationID, AffinityKey: view.AffinityKey, TransferID: int64(id),
@@ -80,6 +83,9 @@ func (j *journey) send(l *leg, r router.Router, all []*instance, view conversati
 		return
 	}
 	l.in, l.charge = j.s.byID[sel.Instance.ID], sel.Reservation
+	if id := view.RoutingID(); j.s.cfg.ShareHomes && id != "" && sel.Outcome != router.Sticky && sel.Outcome != router.Overflow {
+		j.settle(id, l)
+	}
 	j.open = l
 	if l.gen {
 		j.rec.Gen = l.in.index
@@ -93,6 +99,21 @@ func (j *journey) send(l *leg, r router.Router, all []*instance, view conversati
 		}
 		l.in.legs[l.req.ID] = l // it is the worker's from now on
 		l.in.tell(func() { l.in.submit(l) })
+	})
+}
+
+// settle tells the other frontends of a conversation's new home.
+func (j *journey) settle(id string, l *leg) {
+	j.s.after(j.s.cfg.Net.Hop, func() {
+		for _, f := range j.s.fronts {
+			r := f.ctx
+			if l.gen {
+				r = f.gen
+			}
+			if k, ok := r.(router.Keeper); ok && f != j.f {
+				k.Settle(id, l.in.ID)
+			}
+		}
 	})
 }
 
@@ -167,8 +188,9 @@ func (l *leg) ended(o executor.Output) {
 		return
 	}
 	j.rec.Handed = j.s.now
+	j.s.took[o.Handle.ID] = o.Times.First - o.Times.Scheduled
 	if len(j.s.gen) == 0 {
-		j.ideal(o.Handle, o.Times)
+		j.ideal(o.Handle)
 		return
 	}
 	j.second(o.Handle)
@@ -203,9 +225,9 @@ func (j *journey) second(h *transfer.Handle) {
 
 // ideal lets a gen worker decode that has room for all, and what it decoded
 // before.
-func (j *journey) ideal(h *transfer.Handle, t executor.Times) {
+func (j *journey) ideal(h *transfer.Handle) {
 	s := j.s
-	p := &puller{prior: t.First - t.Scheduled, done: func(ok bool) {
+	p := &puller{done: func(ok bool) {
 		if j.over {
 			return
 		}

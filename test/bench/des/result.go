@@ -38,11 +38,11 @@ type Result struct {
 	RankCopies  uint64        // hand-overs between ranks
 	Unfinished  int           // sent in the measured time and without an end
 	Leaked      int           // blocks that are neither free nor used by a request
-	Changes     int           // times that a conversation's rank changed
+	Changes     int           // times that the rank of a root conversation changed
 
 	skewSum  float64
 	skewSeen int
-	ranks    map[string]int // of conversations, instance and rank in one number
+	ranks    map[string]int // of root conversations, instance and rank in one number
 }
 
 // add takes a request that has ended. Closed loops count what ends in the
@@ -55,7 +55,7 @@ func (r *Result) add(s *Sim, rec *Record) {
 	} else if s.measuring {
 		r.Records = append(r.Records, *rec)
 	}
-	if s.measuring && rec.Error == "" {
+	if s.measuring && rec.Error == "" && rec.Parent == "" {
 		r.change(rec)
 	}
 }
@@ -196,8 +196,27 @@ func (r *Result) QueueSkew() float64 {
 			q := mean(ranks[i].Waiting, ranks[i].Iterations)
 			most, least = max(most, q), min(least, q)
 		}
-		return most / max(least, 0.5)
+		return max(most, 0.5) / max(least, 0.5)
 	})
+}
+
+// PlacedSkew is how unevenly the conversations that lived in the measured time
+// were placed on the ranks of an instance: most by least, the worst instance.
+func (r *Result) PlacedSkew() float64 {
+	worst := 1.0
+	for i, ranks := range r.Ctx {
+		if len(ranks) < 2 {
+			continue
+		}
+		count := make([]float64, len(ranks))
+		for _, at := range r.ranks { // sums: the order does not matter
+			if at>>16 == i {
+				count[at&0xffff]++
+			}
+		}
+		worst = max(worst, slices.Max(count)/max(slices.Min(count), 0.5))
+	}
+	return worst
 }
 
 // PaddedWorst is the part of forwards that the emptiest rank padded.

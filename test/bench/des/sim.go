@@ -26,6 +26,7 @@ type Sim struct {
 	peers      transfer.Peer
 	pullers    map[transfer.Peer]*puller
 	byTransfer map[transfer.ID]*puller
+	took       map[transfer.ID]time.Duration // prefills whose blocks nobody has fetched
 	ids        uint64
 }
 
@@ -41,6 +42,7 @@ func New(cfg Config) (*Sim, error) {
 	}
 	s := &Sim{
 		cfg: cfg, byID: map[string]*instance{}, pullers: map[transfer.Peer]*puller{}, byTransfer: map[transfer.ID]*puller{},
+		took: map[transfer.ID]time.Duration{},
 	}
 	for _, role := range []struct {
 		g   *Group
@@ -96,6 +98,9 @@ func (s *Sim) Run(every time.Duration, watch func(*Sim)) *Result {
 	return &s.res
 }
 
+// Stop ends a run early; what it has measured is not complete.
+func (s *Sim) Stop() { s.agenda.heap = nil }
+
 func (s *Sim) next() {
 	e := s.agenda.take()
 	s.now = e.at
@@ -109,8 +114,8 @@ func (s *Sim) after(wait time.Duration, do func()) { s.agenda.add(s.now+wait, do
 
 func (s *Sim) tick(every time.Duration, watch func(*Sim)) {
 	s.after(every, func() {
-		watch(s)
 		s.tick(every, watch)
+		watch(s)
 	})
 }
 

@@ -77,8 +77,11 @@ func (s *Sim) accepted(r *rank, a *transfer.Accept) {
 		p.link, setup = r.link, net.RankSetup
 	} else if net.Layers > 0 {
 		setup += time.Duration(net.Layers) * net.LayerSetup
-		bytes = max(bytes/float64(net.Layers), bytes-net.Bandwidth*p.prior.Seconds())
+		all := bytes
+		bytes = max(all/float64(net.Layers), all-net.Bandwidth*s.took[a.ID].Seconds())
+		p.link.send(0, all-bytes, func() {}) // nobody waits for these, but they need the link
 	}
+	delete(s.took, a.ID)
 	p.report(transfer.PullEvent{})
 	p.flow = p.link.send(setup, bytes, p.arrived)
 	s.after(beat, p.beat)

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+)
+
+// A simulated run writes the files of bench serve, and equal flags give equal
+// records.
+func TestSimWritesTheSameFilesTwice(t *testing.T) {
+	var records [2]string
+	for i := range records {
+		dir := filepath.Join(t.TempDir(), "out")
+		out, log, err := bench("sim", "--cluster", "1xCTX-ADP2|1xGEN", "-w", "multi-turn", "--conversations", "50", "--sessions", "4", "--duration", "5s",
+			"--warm-up", "1s", "--watch", "-o", dir)
+		if err != nil || !strings.Contains(out, "TTFT") || !strings.Contains(out, "simulated, 1xCTX-ADP2|1xGEN") || !strings.Contains(log, "virtual time") {
+			t.Fatalf("%v: %s%s", err, out, log)
+		}
+		for _, name := range []string{"run.json", "summary.json", "report.html", "aiperf.json"} {
+			if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+				t.Error(err)
+			}
+		}
+		data, err := os.ReadFile(filepath.Join(dir, "records.jsonl"))
+		if err != nil || len(data) < 1000 {
+			t.Fatal(err, len(data))
+		}
+		records[i] = string(data)
+	}
+	if records[0] != records[1] {
+		t.Error("the records differ")
+	}
+}
+
+func TestSimExperiment(t *testing.T) {
+	dir := t.TempDir()
+	out, _, err := bench("sim", "--experiment", "R5", "--seeds", "1", "-o", dir)
+	if err != nil || !strings.Contains(out, "pass  other ranks go on") {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if data, err := os.ReadFile(filepath.Join(dir, "r5.json")); err != nil || !strings.Contains(string(data), `"pass": true`) {
+		t.Errorf("%v: %s", err, data)
+	}
+}
+
+func TestPlan(t *testing.T) {
+	dir := t.TempDir()
+	out, _, err := bench("plan", "--isl", "500", "--osl", "40", "--duration", "3s", "--ladder", "8,2", "--ctx-gpus", "1", "--gen-gpus", "1", "--budget", "4", "--mixed", "-o", dir)
+	if err != nil || !strings.Contains(out, "one ctx instance") || !strings.Contains(out, "below ideal") {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if data, err := os.ReadFile(filepath.Join(dir, "plan.svg")); err != nil || !strings.Contains(string(data), "<svg") {
+		t.Error(err)
+	}
+}
+
+func TestSimAndPlanRefuseBadUse(t *testing.T) {
+	for want, args := range map[string][]string{
+		"--cluster":      {"sim", "--cluster", "2xFOO"},
+		"want CTX":       {"sim", "--cluster", "1xGEN"},
+		"--adp-router":   {"sim", "--adp-router", "x"},
+		"new_conv_place": {"sim", "--placement", "x"},
+		"no such file":   {"sim", "--profile", "nowhere.json"},
+		"--experiment":   {"sim", "--experiment", "e99"},
+		"--bisect":       {"sim", "--bisect", "--rate", "1"},
+		"--budget":       {"plan", "--budget", "3"},
+		"--ladder":       {"plan", "--ladder", "0"},
+	} {
+		if _, _, err := bench(args...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+}
+
+func TestSimFlagsAreDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../docs/benchmarking.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, cmd := range root().Commands() {
+		if cmd.Name() != "sim" && cmd.Name() != "plan" {
+			continue
+		}
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if !strings.Contains(string(page), "`--"+f.Name+"`") {
+				t.Errorf("--%s of bench %s is not in docs/benchmarking.md", f.Name, cmd.Name())
+			}
+		})
+	}
+}

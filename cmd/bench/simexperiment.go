@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"tandem/test/bench/experiment"
+)
+
+// experimentFlags choose presets of bench sim.
+type experimentFlags struct {
+	ids   []string
+	seeds int
+	time  float64
+	jobs  int
+}
+
+func (f *experimentFlags) add(fs *pflag.FlagSet) {
+	var names []string
+	for _, e := range experiment.List() {
+		names = append(names, e.ID)
+	}
+	fs.StringSliceVar(&f.ids, "experiment", nil, "presets instead of a cluster: all, or some of "+strings.Join(names, ", "))
+	fs.IntVar(&f.seeds, "seeds", 5, "with --experiment: runs of each arm")
+	fs.Float64Var(&f.time, "time", 1, "with --experiment: factor on virtual times")
+	fs.IntVar(&f.jobs, "jobs", 1, "with --experiment: runs at a time")
+}
+
+// run runs the presets, and writes ID.json for each into dir.
+func (f *experimentFlags) run(ctx context.Context, log, out io.Writer, dir string) error {
+	if f.seeds < 1 || !(f.time > 0) || f.jobs < 1 {
+		return fmt.Errorf("--seeds %d, --time %g and --jobs %d must be above 0", f.seeds, f.time, f.jobs)
+	}
+	list := experiment.List()
+	if len(f.ids) != 1 || f.ids[0] != "all" {
+		list = list[:0:0]
+		for _, id := range f.ids {
+			e, err := experiment.Find(strings.ToLower(id))
+			if err != nil {
+				return fmt.Errorf("--experiment: %w", err)
+			}
+			list = append(list, e)
+		}
+	}
+	if dir != "" {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	for _, e := range list {
+		r, err := e.Run(experiment.Options{Seeds: f.seeds, Time: f.time, Jobs: f.jobs, Stop: ctx.Err, Progress: func(arm string, seed uint64, took time.Duration) {
+			_, _ = fmt.Fprintf(log, "%s: %s, seed %d: %v\n", e.ID, arm, seed, took.Round(time.Millisecond))
+		}})
+		if err != nil {
+			return err
+		}
+		r.Print(out)
+		if dir == "" {
+			continue
+		}
+		data, err := json.MarshalIndent(map[string]any{
+			"experiment": e.ID, "title": e.Title, "simulated": true, "seeds": r.Seeds, "time": f.time, "values": r.Values(), "verdicts": r.Verdicts(),
+		}, "", "  ")
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, e.ID+".json"), append(data, '\n'), 0o600); err != nil {
+			return err
+		}
+		if c := r.Chart(); c != nil {
+			if err := os.WriteFile(filepath.Join(dir, e.ID+".svg"), c.SVG(), 0o600); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,299 @@
+package plan
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"tandem/engine/executor"
+	"tandem/test/bench/des"
+	"tandem/test/bench/schedule"
+	"tandem/test/bench/workload"
+)
+
+// Spec is a kind of instance and what it costs.
+type Spec struct {
+	Name  string
+	GPUs  int // accelerators of an instance
+	Group des.Group
+}
+
+// Question is what a cluster must do.
+type Question struct {
+	Input, Output workload.Dist // tokens
+	TTFT          time.Duration // at p95, of prefill instances
+	Ladder        []int         // requests in flight at a gen instance, ascending; each gives a point of the curve
+	Budget        int           // accelerators
+	Net           des.Net
+	Seed          uint64
+	Measure       time.Duration // virtual, of each run
+}
+
+// Point is one speed for users, and what it costs.
+type Point struct {
+	Flight  int     // requests in flight at a gen instance
+	UserTPS float64 // tokens a second that one user gets, 1/TPOT of the mean
+	GenRate float64 // requests a second of one gen instance
+	Ideal   float64 // output tokens a second for an accelerator, as if instances could be cut in parts
+
+	Ctx, Gen int     // best whole numbers within the budget; 0: it has no room for one of each
+	Whole    float64 // output tokens a second for each accelerator used
+}
+
+// Answer is a plan.
+type Answer struct {
+	CtxRate float64 // requests a second of one ctx instance within the limit on TTFT
+	CtxOpen int     // requests in flight at it then
+	Points  []Point
+}
+
+// ErrNoRate says that an instance misses the limit even when it is nearly idle.
+var ErrNoRate = errors.New("the limit is missed even at the lowest rate: raise it, or choose faster instances")
+
+// Make measures instances on the simulator and matches their rates.
+func Make(q Question, ctx, gen Spec) (*Answer, error) {
+	a := &Answer{}
+	var err error
+	if a.CtxRate, a.CtxOpen, err = q.ctxRate(ctx); err != nil {
+		return nil, fmt.Errorf("ctx: %w", err)
+	}
+	out := mean(q.Output, q.Seed)
+	for _, n := range q.Ladder {
+		p := Point{Flight: n}
+		if p.UserTPS, p.GenRate, err = q.genRate(gen, n); err != nil {
+			return nil, fmt.Errorf("gen: %w", err)
+		}
+		p.Ideal = p.GenRate * out / (float64(ctx.GPUs)*p.GenRate/a.CtxRate + float64(gen.GPUs))
+		p.Ctx, p.Gen, p.Whole = whole(q.Budget, ctx.GPUs, gen.GPUs, a.CtxRate, p.GenRate, out)
+		a.Points = append(a.Points, p)
+	}
+	return a, nil
+}
+
+// whole finds the numbers of instances within a budget that give most for each
+// accelerator used, and of those the most in all.
+func whole(budget, ctxGPUs, genGPUs int, ctxRate, genRate, out float64) (ctx, gen int, best float64) {
+	most := 0.0
+	for x := 1; x*ctxGPUs+genGPUs <= budget; x++ {
+		for y := 1; x*ctxGPUs+y*genGPUs <= budget; y++ {
+			rate := math.Min(float64(x)*ctxRate, float64(y)*genRate)
+			each := rate * out / float64(x*ctxGPUs+y*genGPUs)
+			if each > best*1.001 || each > best*0.999 && rate > most {
+				ctx, gen, best, most = x, y, each, rate
+			}
+		}
+	}
+	return ctx, gen, best
+}
+
+// requests is how many different ones a workload has before it begins again.
+const requests = 4096
+
+// prefills are the same without what follows the first token.
+func (q *Question) prefills() *workload.Workload {
+	return workload.Random(workload.RandomOptions{Requests: requests, Input: q.Input, Output: workload.Fixed(1), Seed: q.Seed})
+}
+
+func (q *Question) config() des.Config {
+	return des.Config{
+		Seed: q.Seed, Net: q.Net, Frontends: 1, Warmup: q.Measure / 5, Measure: q.Measure,
+		Workload: workload.Random(workload.RandomOptions{Requests: requests, Input: q.Input, Output: q.Output, Seed: q.Seed}),
+		Load:     schedule.Options{Mode: schedule.Concurrency, Seed: q.Seed, Recycle: true, Duration: 1000 * q.Measure},
+		Ideal:    des.Ideal{Step: 10 * time.Millisecond},
+	}
+}
+
+// ctxRate is the rate of independent arrivals at one ctx instance that keeps TTFT
+// within the limit, and how many requests are in flight then.
+func (q *Question) ctxRate(ctx Spec) (best float64, open int, err error) {
+	best, err = Capacity(1, func(rate float64) (bool, error) {
+		cfg := q.config()
+		cfg.Load = schedule.Options{Mode: schedule.Rate, Rate: rate, Seed: q.Seed, Recycle: true, Duration: 1000 * q.Measure}
+		cfg.Ctx, cfg.Workload = ctx.Group, q.prefills()
+		cfg.Ctx.Instances = 1
+		r, err := simulate(cfg)
+		if err != nil {
+			return false, err
+		}
+		if r.Unfinished > 0 || len(r.Good()) == 0 || des.Quantile(r.Good(), 0.95, (*des.Record).TTFT) > q.TTFT.Seconds() {
+			return false, nil
+		}
+		sum := 0.0
+		for _, rec := range r.Good() {
+			sum += rec.TTFT().Seconds()
+		}
+		open = int(math.Ceil(sum / r.Seconds()))
+		return true, nil
+	})
+	return best, open, err
+}
+
+// instant is a ctx instance that is never waited for.
+func instant(like des.Group) des.Group {
+	like.Core.Role, like.Instances, like.Ranks = executor.Ctx, 1, 1
+	like.Core.Blocks, like.Core.MaxBatch, like.Core.MaxNumTokens, like.Core.MaxLeasedFraction = 1<<17, 4096, 1<<22, 1
+	like.Cost.Iteration, like.Cost.CtxToken, like.Cost.CtxAttention = 1e-6, 0, 0
+	return like
+}
+
+// genRate is what a gen instance does with n requests in flight.
+func (q *Question) genRate(gen Spec, n int) (userTPS, rate float64, err error) {
+	cfg := q.config()
+	cfg.Load.Concurrency = n
+	cfg.Ctx, cfg.Gen = instant(gen.Group), gen.Group
+	cfg.Gen.Instances = 1
+	cfg.Net.Bandwidth = 1e15
+	r, err := simulate(cfg)
+	if err != nil {
+		return 0, 0, err
+	}
+	return userSpeed(r), r.Throughput(), nil
+}
+
+// userSpeed is the inverse of the mean time between tokens.
+func userSpeed(r *des.Result) float64 {
+	sum, n := 0.0, 0
+	for _, rec := range r.Good() {
+		if t := rec.TPOT(); t > 0 {
+			sum, n = sum+t.Seconds(), n+1
+		}
+	}
+	if n == 0 {
+		return 0
+	}
+	return float64(n) / sum
+}
+
+// Measured is a cluster as the simulator finds it.
+type Measured struct {
+	UserTPS, TPSPerGPU, TTFTp95 float64
+}
+
+// Check simulates the whole cluster of a point, in a closed loop of as many
+// requests as its instances have in flight; fewer, while TTFT misses its limit.
+func Check(q Question, ctx, gen Spec, a *Answer, p Point) (m Measured, err error) {
+	for _, part := range []float64{1, 0.85, 0.7, 0.55, 0.4} {
+		cfg := q.config()
+		cfg.Load.Concurrency = max(1, int(part*float64(p.Flight*p.Gen+a.CtxOpen*p.Ctx)))
+		cfg.Ctx, cfg.Gen = ctx.Group, gen.Group
+		cfg.Ctx.Instances, cfg.Gen.Instances = p.Ctx, p.Gen
+		m, err = measure(cfg, p.Ctx*ctx.GPUs+p.Gen*gen.GPUs)
+		if err != nil || m.TTFTp95 <= q.TTFT.Seconds() {
+			return m, err
+		}
+	}
+	return m, nil
+}
+
+// Mixed simulates instances that do both, with n requests in flight at each.
+func Mixed(q Question, mixed Spec, instances, n int) (Measured, error) {
+	cfg := q.config()
+	cfg.Load.Concurrency = n * instances
+	cfg.Ctx = mixed.Group
+	cfg.Ctx.Instances = instances
+	return measure(cfg, instances*mixed.GPUs)
+}
+
+func measure(cfg des.Config, gpus int) (Measured, error) {
+	r, err := simulate(cfg)
+	if err != nil {
+		return Measured{}, err
+	}
+	out := 0
+	for _, rec := range r.Good() {
+		out += rec.Out
+	}
+	return Measured{
+		UserTPS: userSpeed(r), TPSPerGPU: float64(out) / r.Seconds() / float64(gpus),
+		TTFTp95: des.Quantile(r.Good(), 0.95, (*des.Record).TTFT),
+	}, nil
+}
+
+func simulate(cfg des.Config) (*des.Result, error) {
+	s, err := des.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return s.Run(0, nil), nil
+}
+
+// mean of a distribution, of many draws.
+func mean(d workload.Dist, seed uint64) float64 {
+	sum, n := 0, 0
+	for _, r := range workload.Random(workload.RandomOptions{Requests: 4096, Input: d, Output: workload.Fixed(1), Seed: seed}).Requests {
+		sum, n = sum+r.Input, n+1
+	}
+	return float64(sum) / float64(n)
+}
+
+// Capacity finds by bisection the highest rate that is good, to 4 %, beginning at
+// a guess.
+func Capacity(guess float64, good func(rate float64) (bool, error)) (float64, error) {
+	low, high := 0.0, guess
+	for {
+		ok, err := good(high)
+		if err != nil {
+			return 0, err
+		}
+		if !ok {
+			break
+		}
+		if low, high = high, high*2; high > guess*1e5 {
+			return low, nil
+		}
+	}
+	for low == 0 {
+		next := high / 2
+		if next < guess*1e-3 {
+			return 0, ErrNoRate
+		}
+		ok, err := good(next)
+		if err != nil {
+			return 0, err
+		}
+		if ok {
+			low = next
+			break
+		}
+		high = next
+	}
+	for high/low > 1.04 {
+		mid := math.Sqrt(low * high)
+		ok, err := good(mid)
+		if err != nil {
+			return 0, err
+		}
+		if ok {
+			low = mid
+		} else {
+			high = mid
+		}
+	}
+	return low, nil
+}
+
+// Pareto keeps the points that no other beats in both figures, by rising speed.
+func Pareto(points []Point, of func(Point) float64) []Point {
+	points = slices.Clone(points)
+	slices.SortStableFunc(points, func(a, b Point) int {
+		switch {
+		case a.UserTPS > b.UserTPS:
+			return -1
+		case a.UserTPS < b.UserTPS:
+			return 1
+		}
+		return 0
+	})
+	var out []Point
+	best := math.Inf(-1)
+	for _, p := range points {
+		if of(p) > best {
+			best = of(p)
+			out = append(out, p)
+		}
+	}
+	slices.Reverse(out)
+	return out
+}
