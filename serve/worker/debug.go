@@ -147,7 +147,7 @@ type DebugRequest struct {
 	Route     *DebugRoute `json:"route,omitempty"`
 }
 
-// DebugHold is a reason to keep a request's blocks: step, lease or recv.
+// DebugHold is a reason to keep a request's blocks: step, lease, recv or offload.
 type DebugHold struct {
 	Kind  string  `json:"kind"`
 	AgeMs float64 `json:"age_ms"`
