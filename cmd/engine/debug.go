@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -157,13 +158,6 @@ func holdsText(holds []worker.DebugHold) string {
 	return strings.Join(out, ", ")
 }
 
-func or(s, empty string) string {
-	if s == "" {
-		return empty
-	}
-	return s
-}
-
 func printRequests(w io.Writer, d *worker.DebugRequests) {
 	_, _ = fmt.Fprintf(w, "health: %s\n", strings.TrimSpace(d.Health+"  "+d.Reason))
 	for _, rank := range d.Ranks {
@@ -178,13 +172,13 @@ func printRequests(w io.Writer, d *worker.DebugRequests) {
 			if q.DueMs != nil {
 				due = span(*q.DueMs)
 			}
-			name := or(q.RequestID, "-")
+			name := cmp.Or(q.RequestID, "-")
 			if q.DisaggID != "" {
 				name += " disagg=" + q.DisaggID
 			}
 			rows = append(rows, []string{
 				id, q.State, span(q.InStateMs), span(q.AgeMs), holdsText(q.Holds), fmt.Sprint(q.Prompt), fmt.Sprint(q.Cached), fmt.Sprint(q.Computed),
-				fmt.Sprintf("%d/%d", q.Output, q.MaxTokens), fmt.Sprint(q.Blocks), fmt.Sprint(q.Pauses), due, q.Kind, or(q.Peer, "-"), name,
+				fmt.Sprintf("%d/%d", q.Output, q.MaxTokens), fmt.Sprint(q.Blocks), fmt.Sprint(q.Pauses), due, q.Kind, cmp.Or(q.Peer, "-"), name,
 			})
 		}
 		if len(rows) > 1 {
@@ -216,7 +210,7 @@ func printBlocks(w io.Writer, d *worker.DebugBlocks) {
 		}
 		rows = [][]string{{"ID", "STATE", "BLOCKS", "SHARED", "AGE", "HOLDS", "REQUEST"}}
 		for _, h := range p.Holders {
-			rows = append(rows, []string{fmt.Sprint(h.ID), h.State, fmt.Sprint(h.Blocks), fmt.Sprint(h.Shared), span(h.AgeMs), holdsText(h.Holds), or(h.RequestID, "-")})
+			rows = append(rows, []string{fmt.Sprint(h.ID), h.State, fmt.Sprint(h.Blocks), fmt.Sprint(h.Shared), span(h.AgeMs), holdsText(h.Holds), cmp.Or(h.RequestID, "-")})
 		}
 		if len(rows) > 1 {
 			_, _ = fmt.Fprintln(w)
@@ -257,7 +251,7 @@ func printFlight(w io.Writer, d *worker.DebugFlight, last int) {
 			if e.ID != 0 {
 				id = fmt.Sprint(e.ID)
 			}
-			rows = append(rows, []string{span(e.AgoMs), fmt.Sprint(e.Iter), e.Kind, id, or(e.Code, "-"), e.Text})
+			rows = append(rows, []string{span(e.AgoMs), fmt.Sprint(e.Iter), e.Kind, id, cmp.Or(e.Code, "-"), e.Text})
 		}
 		_, _ = fmt.Fprintln(w)
 		table(w, rows)

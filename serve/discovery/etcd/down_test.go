@@ -16,7 +16,7 @@ func TestErrorsNameTheEndpoint(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer store.Close() //nolint:errcheck // nothing is open
+	defer store.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	_, find := NewHomes(store, "/homes/").Find(ctx, "c")

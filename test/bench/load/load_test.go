@@ -213,7 +213,7 @@ func TestSaltMakesNewTexts(t *testing.T) {
 		}
 		return string(b)
 	}
-	if text(0, 0) != text(0, 0) || text(0, 0) == text(1, 0) || text(0, 0) == text(0, 1) {
+	if again := text(0, 0); again != text(0, 0) || text(0, 0) == text(1, 0) || text(0, 0) == text(0, 1) {
 		t.Error("texts do not go with salt and play")
 	}
 }

@@ -134,8 +134,8 @@ func (s *Schedule) wake(now time.Duration) time.Duration {
 	if !s.over {
 		next = s.next
 	}
-	switch {
-	case s.o.Mode == Concurrency:
+	switch s.o.Mode {
+	case Concurrency:
 		if len(s.free) > 0 && s.ready.Len() > 0 {
 			next = max(s.free[0], s.ready[0].at)
 		}

@@ -17,7 +17,7 @@ func (e *Engine) Loop(depth, steps int) (rate float64, err error) {
 	go func() { ended <- e.Loaded.Engine.Run(ctx) }()
 	defer func() {
 		cancel()
-		<-ended
+		<-ended //nolint:errcheck // what failed is in the stream, or came too late to matter
 	}()
 	r := &request.Request{ID: e.Loaded.Engine.NewID(), MaxTokens: steps + 1, Sampling: request.DefaultSampling(), DPRank: -1}
 	r.Sampling.Temperature, r.Sampling.IgnoreEOS = 0, true

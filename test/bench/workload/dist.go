@@ -92,8 +92,8 @@ var ErrDist = errors.New("distribution")
 // ParseDist reads 512, 512:0.2 (512 give or take 20 %), 400-600, lognormal(600,0.8), normal(512,64), geometric(30) or
 // exponential(2).
 func ParseDist(text string) (Dist, error) {
-	bad := func() (Dist, error) {
-		return Dist{}, fmt.Errorf("%w %q: give a number, MEAN:RATIO, LOW-HIGH, lognormal(MEDIAN,SIGMA), normal(MEAN,STD), geometric(MEAN) or exponential(MEAN), none of them negative", ErrDist, text)
+	bad := func() error {
+		return fmt.Errorf("%w %q: give a number, MEAN:RATIO, LOW-HIGH, lognormal(MEDIAN,SIGMA), normal(MEAN,STD), geometric(MEAN) or exponential(MEAN), none of them negative", ErrDist, text)
 	}
 	name, args, call := strings.Cut(text, "(")
 	sep := ","
@@ -101,7 +101,7 @@ func ParseDist(text string) (Dist, error) {
 	case call && strings.HasSuffix(args, ")"):
 		args = strings.TrimSuffix(args, ")")
 	case call:
-		return bad()
+		return Dist{}, bad()
 	case strings.Contains(text, ":"):
 		name, args, sep = "spread", text, ":"
 	case strings.Contains(strings.TrimPrefix(text, "-"), "-") && !strings.ContainsAny(text, "eE"):
@@ -113,7 +113,7 @@ func ParseDist(text string) (Dist, error) {
 	for part := range strings.SplitSeq(args, sep) {
 		x, err := strconv.ParseFloat(strings.TrimSpace(part), 64)
 		if err != nil || !(x >= 0) || x > 1e12 {
-			return bad()
+			return Dist{}, bad()
 		}
 		v = append(v, x)
 	}
@@ -123,7 +123,7 @@ func ParseDist(text string) (Dist, error) {
 	case len(v) == 1 && one[name] != nil:
 		return one[name](v[0]), nil
 	case len(v) != 2 || two[name] == nil || name == "uniform" && v[0] > v[1] || name == "spread" && v[1] > 1 || name == "lognormal" && v[1] > 10:
-		return bad()
+		return Dist{}, bad()
 	}
 	return two[name](v[0], v[1]), nil
 }
