@@ -93,11 +93,7 @@ func TestServeSweepsAndWorkloads(t *testing.T) {
 }
 
 func TestServeFindsTheCapacity(t *testing.T) {
-	var n int64
-	url := stubServer(t, &stub.Server{Fail: func(int64) int { // two slots or more are too many, whatever the machine does
-		n++
-		return 0
-	}})
+	url := stubServer(t, &stub.Server{}) // nobody answers at once, whatever the machine does
 	out, log, err := bench("serve", url, "-q", "-n", "4", "--isl", "4", "--osl", "1", "--concurrency", "1", "--bisect", "--goodput", "ttft:0", "--warmup", "0")
 	if err != nil || !strings.Contains(out, "capacity_at_slo (ttft:0 for 90 % of requests): max_concurrency 0, and not 1") {
 		t.Errorf("%v: %s%s", err, out, log)
