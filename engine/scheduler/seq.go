@@ -85,6 +85,9 @@ func byArrival(a, b *Seq) bool {
 }
 
 func byPriority(a, b *Seq) bool {
+	if a.front != b.front { // whatever its priority: nobody may pause it, so it must not be in anyone's way
+		return a.front
+	}
 	if a.Priority != b.Priority {
 		return a.Priority > b.Priority
 	}

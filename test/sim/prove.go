@@ -44,10 +44,10 @@ func (w *Worker) look() {
 func (w *Worker) older(a, b *executor.RequestReport) bool {
 	front := func(r *executor.RequestReport) bool { return r.Pauses > 8 } // paused too often
 	switch {
-	case w.cfg.Queue == scheduler.Priority && a.Priority != b.Priority:
-		return a.Priority > b.Priority
 	case front(a) != front(b):
 		return front(a)
+	case w.cfg.Queue == scheduler.Priority && a.Priority != b.Priority:
+		return a.Priority > b.Priority
 	}
 	return a.Number < b.Number
 }
