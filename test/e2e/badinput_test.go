@@ -97,7 +97,6 @@ func badRequests() []badRequest {
 		{"prompt", `[99999999]`, "vocabulary"},
 		{"prompt", `{"a":1}`, "prompt"},
 		{"logprobs", `21`, "logprobs"},
-		{"echo", `true`, "echo"},
 		{"suffix", `"x"`, "suffix"},
 	} {
 		field(textPath, f[0], f[1], f[2])
