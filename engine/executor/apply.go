@@ -66,7 +66,7 @@ func (c *Core) land(f *flight, i int, r Sampled) {
 		c.countPrefix(s)
 	}
 	s.tries, s.fresh = 0, false
-	if s.State != request.Paused { // else the blocks are gone
+	if len(s.Table) > 0 { // else it was paused, and maybe cancelled then, and the blocks are gone
 		s.done += planned.Tokens
 		c.commit(s)
 	}

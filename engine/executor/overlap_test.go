@@ -52,3 +52,32 @@ func TestPausedWhileItRuns(t *testing.T) {
 		}
 	}
 }
+
+// TestPausedThenCancelledWhileItRuns takes a request's blocks while its step runs and
+// then cancels it: nothing of what the step computed may be entered into the index.
+func TestPausedThenCancelledWhileItRuns(t *testing.T) {
+	c := tight()
+	c.BlockReuse = true
+	r := newRank(t, c)
+	r.submit(ask(1, 10, count(0, 15)...), nil)
+	r.step(0)
+	r.submit(ask(2, 8, 21, 22, 23, 24), nil) // one block, full when the step is done
+	b := r.Plan(0)
+	if len(b.Rows) != 2 {
+		t.Fatalf("%+v", b.Rows)
+	}
+	next := r.Plan(0)
+	if r.slots[1].State != request.Paused || len(r.slots[1].Table) != 0 {
+		t.Fatalf("the second request is %v with %d blocks", r.slots[1].State, len(r.slots[1].Table))
+	}
+	r.Cancel(0, 2)
+	r.Apply(0, r.run(b))
+	r.collect()
+	if got := r.clients[2].finish; got != request.FinishCancelled {
+		t.Errorf("the second request ended %q", got)
+	}
+	r.Apply(0, r.run(next))
+	r.collect()
+	r.drainQueue(0)
+	r.verifyEnd(true)
+}
