@@ -18,6 +18,8 @@ const (
 	TransferFailed   Code = "transfer_failed"
 	LayoutMismatch   Code = "layout_mismatch"
 	UnknownTransfer  Code = "unknown_transfer"
+	InvalidGrammar   Code = "invalid_grammar"
+	GrammarDeadEnd   Code = "grammar_dead_end"
 	BadLogits        Code = "bad_logits"
 	StepFailed       Code = "step_failed"
 	EngineDead       Code = "engine_dead"

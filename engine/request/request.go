@@ -56,6 +56,8 @@ type Request struct {
 	Text Text
 	// ForkTexts are the Texts of the choices after the first; nil where Text is.
 	ForkTexts []Text
+	// Guide confines the output to a grammar, nil = none.
+	Guide Guide `json:"-"`
 	// Score asks for the log-probabilities of the prompt's tokens, nil = not.
 	Score *Score
 	// Shown says how Text is to be made where the request runs, which may be
@@ -65,6 +67,21 @@ type Request struct {
 
 // Answers returns how many choices the request has, at least 1.
 func (r *Request) Answers() int { return max(r.Choices, 1) }
+
+// Guide is a grammar. Requests may share it.
+type Guide interface {
+	// Start returns a matcher of an empty output.
+	Start() GuideMatcher
+}
+
+// GuideMatcher follows one output through a grammar.
+type GuideMatcher interface {
+	// Push takes the next token; false: the grammar refuses it.
+	Push(token int32) bool
+	// Mask returns which tokens may come next, a bit for each id, and whether the
+	// output may end here. It must not be changed. An error ends the request.
+	Mask() (allowed []uint64, mayEnd bool, err error)
+}
 
 // Score asks for the log-probability of each prompt token after the first, given
 // those before it.

@@ -192,6 +192,9 @@ func (e *Engine) Submit(ctx context.Context, r *request.Request, opaque []byte) 
 	if !e.cfg.Info.Leader && (e.group != nil || e.tensor != nil) {
 		return nil, fmt.Errorf("runner: requests go to the process of rank 0: %w", ErrStopped)
 	}
+	if r.Guide != nil && e.group != nil && e.group.spans() {
+		return nil, errGuideFar
+	}
 	if r.Score != nil && e.group != nil {
 		return nil, errScoresInGroup
 	}

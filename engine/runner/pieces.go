@@ -159,4 +159,6 @@ func knownTokens(rows []executor.Row, last []executor.Sampled) []executor.Row {
 	return out
 }
 
+var errGuideFar = request.Invalid("response_format", "the ranks of this worker are in several processes: structured output needs one whose ranks are in one")
+
 var errScoresInGroup = request.Invalid("prompt_logprobs", "this worker's ranks run in lockstep (enable_attention_dp): log-probabilities of the prompt need a worker without")

@@ -46,6 +46,9 @@ func (s *sampling) get(r *request.Request) *sampleState {
 		return all[at]
 	}
 	st := &sampleState{state: sampler.New(&r.Sampling, r.Prompt)}
+	if r.Guide != nil {
+		st.state.Guide(r.Guide)
+	}
 	for _, t := range r.FirstTokens {
 		st.output = append(st.output, t.ID)
 	}
@@ -89,7 +92,7 @@ func (s *sampling) drawAll(r *executor.Row, logits []float32) executor.Sampled {
 // of tensor.Pick applies, and one choice is drawn.
 func pickable(row *executor.Row) bool {
 	p := &row.Request.Sampling
-	return len(row.Forks) == 0 && p.RepetitionPenalty == 1 && p.PresencePenalty == 0 && p.FrequencyPenalty == 0 &&
+	return len(row.Forks) == 0 && row.Request.Guide == nil && p.RepetitionPenalty == 1 && p.PresencePenalty == 0 && p.FrequencyPenalty == 0 &&
 		len(p.LogitBias) == 0 && len(p.BadWords) == 0 && p.Allowed == nil && row.Index >= p.MinTokens
 }
 

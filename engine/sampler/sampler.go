@@ -21,6 +21,7 @@ type State struct {
 	counts counts
 	sums   []float64 // running weight at the end of each chunk of a draw
 	heap   []uint64  // scratch for small selections
+	guide  guide
 }
 
 // New returns the state of a request that has no output yet. Both arguments are
@@ -43,11 +44,17 @@ func (s *State) Accept(token int32) { s.counts.add(token) }
 // BadLogits: a NaN or +Inf, or nothing left to choose from.
 func (s *State) Sample(logits []float32, index int, output []int32) (request.Token, *request.Error) {
 	s.counts.sync(s.prompt, output)
+	if err := s.follow(logits, output); err != nil {
+		return request.Token{}, err
+	}
 	s.ban(logits, index, output)
 	s.shape(logits)
 
 	id, top := argmax(logits)
 	if !(top > float32(math.Inf(-1)) && top < float32(math.Inf(1))) {
+		if s.guide.grammar != nil && math.IsInf(float64(top), -1) {
+			return request.Token{}, deadEnd(index)
+		}
 		return request.Token{}, BadLogits(math.IsInf(float64(top), -1), index)
 	}
 	if !s.greedy {

@@ -118,16 +118,16 @@ var fields = map[string]setter{
 		return err
 	},
 	"use_beam_search":     onlyFalse("beam search is not supported"),
+	"guided_json":         setGuidedJSON,
+	"guided_regex":        setGuidedRegex,
+	"guided_choice":       setGuidedChoice,
+	"structured_outputs":  setStructured,
 	"response_format":     setResponseFormat,
 	"attention_dp_rank":   refuse("a rank cannot be chosen in the body"),
 	"attention_dp_relax":  refuse("a rank cannot be chosen in the body"),
-	"guided_json":         refuse("structured output is not supported"),
-	"guided_regex":        refuse("structured output is not supported"),
-	"guided_choice":       refuse("structured output is not supported"),
-	"guided_grammar":      refuse("structured output is not supported"),
-	"guided_decoding":     refuse("structured output is not supported"),
-	"structured_outputs":  refuse("structured output is not supported"),
-	"structural_tag":      refuse("structured output is not supported"),
+	"guided_grammar":      refuse("this form of structured output is not supported: use response_format, guided_json, guided_regex or guided_choice"),
+	"guided_decoding":     refuse("this form of structured output is not supported: use response_format, guided_json, guided_regex or guided_choice"),
+	"structural_tag":      refuse("this form of structured output is not supported: use response_format, guided_json, guided_regex or guided_choice"),
 	"logits_processors":   refuse("custom logits processors are not supported"),
 	"lora_request":        refuse("LoRA adapters are not supported"),
 	"skip_special_tokens": onlyTrue("special tokens are never shown in the text"),
@@ -394,22 +394,6 @@ func setPromptIDs(r *Request, p string, raw json.RawMessage) (err error) {
 		return Invalid(p, "%s is empty: send at least one token id", p)
 	}
 	return nil
-}
-
-func setResponseFormat(_ *Request, p string, raw json.RawMessage) error {
-	body, err := objectOf(p, raw)
-	if err != nil {
-		return err
-	}
-	kind, ok := body.Get("type")
-	if !ok {
-		return Invalid(p+".type", "response_format needs a type: only \"text\" is supported")
-	}
-	s, err := stringOf(p+".type", kind)
-	if err == nil && s != "text" {
-		err = Unsupported(p, "response_format %q is not supported: use \"text\" or leave it out", Cut(s, 64))
-	}
-	return err
 }
 
 func setModalities(_ *Request, p string, raw json.RawMessage) error {

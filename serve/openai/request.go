@@ -77,6 +77,7 @@ type Request struct {
 	BadWords      []string
 	BadTokens     [][]int32 // bad_words that are given as ids
 	AllowedTokens []int32   // sorted; nil = all
+	Guided        *Guided   // structured output, nil = free
 	MinTokens     int
 	IgnoreEOS     bool
 	IncludeStop   bool // include_stop_str_in_output
@@ -153,6 +154,9 @@ func (r *Request) finish() error {
 	}
 	if err := r.finishChoices(); err != nil {
 		return err
+	}
+	if r.Guided != nil && r.IgnoreEOS {
+		return Invalid("ignore_eos", "ignore_eos with structured output would never let the answer end: leave one of them out")
 	}
 	if err := r.finishScores(); err != nil {
 		return err

@@ -86,6 +86,11 @@ func (j *job) build(ctx context.Context, kind request.Kind) error {
 		Priority: q.Priority, CacheSalt: q.CacheSalt, DPRank: j.in.dpRank, DPRelax: j.in.dpRelax,
 	}
 	r.MaxTokens = min(max(1, q.MaxTokensOr(j.defaultBudget())), max(1, j.info.MaxSeqLen-len(prompt)))
+	if q.Guided != nil {
+		if r.Guide, err = j.guides.get(j.Backend, j.info.Vocab, q.Guided, guideTime); err != nil {
+			return err
+		}
+	}
 	if top := q.PromptTop(); top >= 0 {
 		r.Score = &request.Score{Top: top}
 	}

@@ -57,6 +57,8 @@ type Backend struct {
 	Foreign  func(ctx context.Context, source string, messages, tools, kwargs json.RawMessage) (string, error)
 	EOS      []int32 // nil = the tokenizer's
 	Defaults Defaults
+
+	guides *guides // made by Attach
 }
 
 // Defaults are the sampling values that apply where a request says nothing,

@@ -15,6 +15,8 @@ import (
 var statuses = map[request.Code]int{
 	request.InvalidRequest:   http.StatusBadRequest,
 	request.CapacityNever:    http.StatusBadRequest,
+	request.InvalidGrammar:   http.StatusBadRequest,
+	request.GrammarDeadEnd:   http.StatusBadRequest,
 	request.QueueFull:        http.StatusTooManyRequests,
 	request.Cancelled:        openai.StatusClientClosed,
 	request.BadLogits:        http.StatusInternalServerError,

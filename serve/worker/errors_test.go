@@ -44,7 +44,7 @@ func TestBadInput(t *testing.T) {
 		{"prompt id vocabulary", "text", `{"prompt":[257]}`, 400, "prompt", "invalid_request", "vocabulary of 257"},
 		{"null body", "text", `null`, 400, "", "invalid_request", "not null"},
 		{"no body", "text", ``, 400, "", "invalid_request", "empty"},
-		{"json mode", "chat", chatHi + `,"response_format":{"type":"json_object"}}`, 400, "response_format", "not_supported", "not supported"},
+		{"json mode", "chat", chatHi + `,"response_format":{"type":"xml"}}`, 400, "response_format", "not_supported", "not supported"},
 		{"no such path", "/v2/x", ``, 404, "", "not_found", "/v2/x"},
 		{"method", "/v1/models", ``, 405, "", "method_not_allowed", "use GET"},
 	} {

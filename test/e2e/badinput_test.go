@@ -82,7 +82,7 @@ func badRequests() []badRequest {
 		{"presence_penalty", `3`, "presence_penalty"},
 		{"repetition_penalty", `0`, "repetition_penalty"},
 		{"min_tokens", `5`, "max_tokens"},
-		{"response_format", `{"type":"json_object"}`, "not supported"},
+		{"response_format", `{"type":"xml"}`, "not supported"},
 		{"tool_choice", `"required"`, "not supported"},
 	} {
 		field(chatPath, f[0], f[1], f[2])
