@@ -77,7 +77,9 @@ func TestRanksHaveTiers(t *testing.T) {
 	}
 	l := load{requests: 16, tokens: 10, prompt: 150, pool: 8192, tight: 320, vocab: 512}
 	for _, dp := range []bool{false, true} { // which rank gets what differs from run to run
-		two := func(o *runner.LoadOptions, _ load) { o.Ranks, o.AttentionDP, o.ADP = 2, dp, adprouter.DefaultSettings() }
+		two := func(o *runner.LoadOptions, _ load) {
+			o.Ranks, o.AttentionDP, o.ADP = 2, dp, adprouter.DefaultSettings()
+		}
 		disk := t.TempDir()
 		list := []variant{
 			{name: "alone", change: two, alone: true},

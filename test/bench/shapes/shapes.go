@@ -104,12 +104,20 @@ func (s Shape) tensors(kind string) []weight {
 func (s Shape) keys() []key {
 	p := s.Arch + "."
 	list := []key{
-		{"general.architecture", s.Arch}, {"general.name", s.Name + "-random"},
-		{p + "block_count", uint32(s.Layers)}, {p + "context_length", uint32(s.Context)}, {p + "embedding_length", uint32(s.Hidden)},
-		{p + "feed_forward_length", uint32(s.Inter)}, {p + "attention.head_count", uint32(s.Heads)},
-		{p + "attention.head_count_kv", uint32(s.KVHeads)}, {p + "attention.key_length", uint32(s.Width)},
-		{p + "attention.value_length", uint32(s.Width)}, {p + "rope.dimension_count", uint32(s.Width)},
-		{p + "rope.freq_base", s.Theta}, {p + "attention.layer_norm_rms_epsilon", s.Eps}, {p + "vocab_size", uint32(s.Vocab)},
+		{"general.architecture", s.Arch},
+		{"general.name", s.Name + "-random"},
+		{p + "block_count", uint32(s.Layers)},
+		{p + "context_length", uint32(s.Context)},
+		{p + "embedding_length", uint32(s.Hidden)},
+		{p + "feed_forward_length", uint32(s.Inter)},
+		{p + "attention.head_count", uint32(s.Heads)},
+		{p + "attention.head_count_kv", uint32(s.KVHeads)},
+		{p + "attention.key_length", uint32(s.Width)},
+		{p + "attention.value_length", uint32(s.Width)},
+		{p + "rope.dimension_count", uint32(s.Width)},
+		{p + "rope.freq_base", s.Theta},
+		{p + "attention.layer_norm_rms_epsilon", s.Eps},
+		{p + "vocab_size", uint32(s.Vocab)},
 	}
 	if s.Experts > 0 {
 		list = append(list, key{p + "expert_count", uint32(s.Experts)}, key{p + "expert_used_count", uint32(s.Used)},
