@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -92,7 +93,8 @@ func TestGuidesAreKeptAndBounded(t *testing.T) {
 	}
 	// Out of time, it is this request's error.
 	_, err = g.get(b, 300, &openai.Guided{Kind: "json_object", Param: "response_format"}, -1)
-	if e, ok := err.(*request.Error); !ok || e.Code != request.InvalidGrammar || e.Param != "response_format" || !strings.Contains(e.Message, "too long") {
+	var e *request.Error
+	if !errors.As(err, &e) || e.Code != request.InvalidGrammar || e.Param != "response_format" || !strings.Contains(e.Message, "too long") {
 		t.Errorf("%v", err)
 	}
 	if c, err := compileGuide(guideKey{"regex", "a"}, nil, func() bool { return false }); c != nil || err == nil {

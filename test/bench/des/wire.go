@@ -18,7 +18,6 @@ type puller struct {
 	to    *rank         // nil: an unlimited gen worker
 	done  func(ok bool) // of that
 	began time.Duration // when it was ordered
-	prior time.Duration // how long the prompt took, for layered hand-overs
 	flow  *flow
 	link  *link
 	epoch uint32
