@@ -253,6 +253,32 @@ func TestFreeHandOver(t *testing.T) {
 	compare(t, cfg, other, 4*idlePause)
 }
 
+// Frontends that go by cached blocks hear of them, and workers without reuse have
+// nothing to tell.
+func TestFrontendsHearOfBlocks(t *testing.T) {
+	cfg := chats(7, 20)
+	cfg.NoIDs = true
+	cfg.Ctx.Router.Type = router.KindKVAware
+	reuse := func(buffer int, on bool) float64 {
+		cfg.Ctx.Core.EventBuffer, cfg.Ctx.Core.BlockReuse = buffer, on
+		cfg.Ctx.ADP.Conversations, cfg.Ctx.ADP.KVCacheAware = false, on
+		_, r := run(t, cfg)
+		told := 0
+		for i := range r.Records {
+			if r.Records[i].CtxWhy == string(router.Cached) {
+				told++
+			}
+		}
+		if len(r.Good()) < 100 || on && told == 0 {
+			t.Errorf("reuse %v: %d of %d requests go to cached blocks", on, told, len(r.Good()))
+		}
+		return r.Reuse()
+	}
+	if on, off := reuse(4096, true), reuse(4096, false); on < 0.4 || off != 0 {
+		t.Errorf("reuse %v and %v", on, off)
+	}
+}
+
 func TestThousandsOfRanks(t *testing.T) {
 	cfg := chats(6, 3000)
 	cfg.Ctx = small(executor.Ctx, 20, 64)

@@ -18,7 +18,7 @@ const most = 1024
 
 // publish sends the changes since the last time to all frontends that listen.
 func (in *instance) publish() {
-	if in.g.Core.EventBuffer == 0 {
+	if in.g.Core.EventBuffer == 0 || !in.g.Core.BlockReuse {
 		return
 	}
 	var out []router.Event

@@ -238,7 +238,7 @@ func rateMatched() *Experiment {
 // curve compares both curves at the speeds of the divided one.
 func curve(o Options, seed uint64, in, out int) (map[string]float64, error) {
 	q := question(o, seed, in, out, 64)
-	q.Ladder = []int{2, 8, 32, 96}
+	q.Ladder, q.Measure = []int{2, 8, 32, 96}, o.time(4*time.Minute) // answers take half a minute
 	ctx := plan.Spec{GPUs: 4, Group: dense(executor.Ctx, 1, 4)}
 	ctx.Group.Core.MaxNumTokens = 8192
 	gen := plan.Spec{GPUs: 8, Group: dense(executor.Gen, 1, 8)}

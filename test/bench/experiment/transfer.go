@@ -106,7 +106,7 @@ func goodput() *Experiment {
 	}
 	return &Experiment{
 		ID: "e11", Title: "capacity within limits, divided and mixed", Source: "DistServe: up to 4.48 times the goodput, or limits 10.2 times tighter",
-		Setup: "a 70B model, 12 devices: two ctx instances of 2 and one gen instance of 8, or three mixed ones of 4 (the best of three chunks); 90 % within limits",
+		Setup: "a 70B model, 12 devices: the best of three divisions, and three mixed instances of 4 with the best of three chunks; 90 % within limits",
 		arms: func(o Options) (out []arm) {
 			for _, t := range tasks {
 				for _, split := range []bool{false, true} {
@@ -116,13 +116,13 @@ func goodput() *Experiment {
 					}
 					out = append(out, arm{name: name, probe: func(seed uint64) (map[string]float64, error) {
 						best := 0.0
-						for _, chunk := range []int{256, 1024, 4096} {
-							c, err := capacity(func(rate float64) des.Config { return task(o, seed, t.in, t.out, rate, split, chunk) }, t.ttft, t.tpot)
+						for _, size := range []int{256, 1024, 4096} { // of a chunk
+							if split {
+								size /= 256 // 1, 4, 16: which division
+							}
+							c, err := capacity(func(rate float64) des.Config { return task(o, seed, t.in, t.out, rate, split, size) }, t.ttft, t.tpot)
 							if err == nil {
 								best = max(best, c)
-							}
-							if split {
-								break
 							}
 						}
 						return map[string]float64{"capacity_at_slo": best}, nil
@@ -136,8 +136,9 @@ func goodput() *Experiment {
 	}
 }
 
-// task is one load on 12 devices.
-func task(o Options, seed uint64, in, out workload.Dist, rate float64, split bool, chunk int) des.Config {
+// task is one load on 12 devices: size is the chunk of mixed instances, or 1, 4 and
+// 16 for three divisions.
+func task(o Options, seed uint64, in, out workload.Dist, rate float64, split bool, size int) des.Config {
 	cfg := des.Config{
 		Seed: seed, Net: network(), Frontends: 1,
 		Workload: workload.Random(workload.RandomOptions{Requests: 3000, Input: in, Output: out, Seed: seed}),
@@ -145,13 +146,20 @@ func task(o Options, seed uint64, in, out workload.Dist, rate float64, split boo
 		Warmup:   o.time(8 * time.Second), Measure: o.time(30 * time.Second),
 	}
 	if split {
-		cfg.Ctx, cfg.Gen = dense(executor.Ctx, 2, 2), dense(executor.Gen, 1, 8)
+		switch size {
+		case 1:
+			cfg.Ctx, cfg.Gen = dense(executor.Ctx, 2, 2), dense(executor.Gen, 1, 8)
+		case 4:
+			cfg.Ctx, cfg.Gen = dense(executor.Ctx, 2, 4), dense(executor.Gen, 1, 4)
+		default:
+			cfg.Ctx, cfg.Gen = dense(executor.Ctx, 1, 8), dense(executor.Gen, 1, 4)
+		}
 		cfg.Ctx.Core.MaxNumTokens = 8192
 		cfg.Ctx.Router = router.Config{Type: router.KindLoad, UseTokens: true}
 		return cfg
 	}
 	cfg.Ctx = dense(executor.Mixed, 3, 4)
-	cfg.Ctx.Core.MaxNumTokens, cfg.Ctx.Core.PrefillMixed = max(chunk, 512), chunk
+	cfg.Ctx.Core.MaxNumTokens, cfg.Ctx.Core.PrefillMixed = max(size, 512), size
 	cfg.Ctx.Router = router.Config{Type: router.KindLoad, UseTokens: true}
 	return cfg
 }
