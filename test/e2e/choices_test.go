@@ -224,7 +224,10 @@ func TestResumeOfChoices(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf(" got %+v\nwant %+v", got, want)
 	}
-	if text := get(t, front.url+"/metrics"); !strings.Contains(text, `tandem_streams_resumed_total{outcome="resumed"} 1`) {
+	resumed := func() bool {
+		return strings.Contains(get(t, front.url+"/metrics"), `tandem_streams_resumed_total{outcome="resumed"} 1`)
+	}
+	if !eventually(settleLimit, resumed) { // it counts after the client has read the end
 		t.Error("no stream was resumed: the test shows nothing")
 	}
 }

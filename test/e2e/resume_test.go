@@ -74,7 +74,10 @@ func resume(t *testing.T, yaml string) {
 			t.Errorf("%s:\n%+v\nundisturbed\n%+v", s.name, got[i], want[i])
 		}
 	}
-	if text := get(t, front.url+"/metrics"); !strings.Contains(text, `tandem_streams_resumed_total{outcome="resumed"}`) {
+	resumed := func() bool {
+		return strings.Contains(get(t, front.url+"/metrics"), `tandem_streams_resumed_total{outcome="resumed"}`)
+	}
+	if !eventually(settleLimit, resumed) { // it counts after the client has read the end
 		t.Error("no stream was resumed: the test shows nothing")
 	}
 	waitClean(t, settleLimit, ctxWorker, second)
