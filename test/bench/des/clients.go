@@ -81,7 +81,10 @@ func (c *clients) send(d schedule.Send) {
 		j.f = s.fronts[d.Seq%len(s.fronts)]
 	}
 	if !s.cfg.NoIDs {
-		j.who = conversation.Resolved{ID: key, Parent: named(r.Parent, d)}
+		j.who = conversation.Resolved{ID: key}
+		if s.cfg.Rules.Parents() { // else frontends do not read whose sub-agent it is
+			j.who.Parent = named(r.Parent, d)
+		}
 	}
 	if s.cfg.ForceRank {
 		c.forced = (c.forced + 1) % s.cfg.Ctx.Ranks

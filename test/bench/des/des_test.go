@@ -279,6 +279,33 @@ func TestFrontendsHearOfBlocks(t *testing.T) {
 	}
 }
 
+// Sub-agents go where their parents are if frontends read the header, and only then.
+func TestSubAgents(t *testing.T) {
+	o := workload.C4(60, 3)
+	o.System, o.First, o.Growth, o.Output = workload.Fixed(64), workload.Fixed(200), workload.Fixed(40), workload.Fixed(8)
+	o.ChildFirst, o.Fanout, o.Turns, o.LongShare = workload.Fixed(60), 0.5, workload.Fixed(6), 0
+	for _, header := range []string{"", "X-Parent"} {
+		cfg := chats(8, 0)
+		cfg.Workload, cfg.Load = workload.Agentic(o), schedule.Options{Mode: schedule.Trees, Concurrency: 20}
+		cfg.Rules.ParentHeader, cfg.Frontends, cfg.Ctx.ADP.Rehome, cfg.Measure = header, 1, false, time.Minute
+		_, r := run(t, cfg)
+		home, apart, children := map[string][2]int{}, 0, 0
+		for _, rec := range r.Good() {
+			at := [2]int{rec.Ctx, rec.CtxRank}
+			if rec.Parent == "" {
+				home[rec.Conversation] = at
+			} else if parent, ok := home[rec.Parent]; ok {
+				if children++; parent != at {
+					apart++
+				}
+			}
+		}
+		if children < 20 || (apart == 0) != (header != "") {
+			t.Errorf("header %q: %d of %d turns of sub-agents run elsewhere", header, apart, children)
+		}
+	}
+}
+
 func TestThousandsOfRanks(t *testing.T) {
 	cfg := chats(6, 3000)
 	cfg.Ctx = small(executor.Ctx, 20, 64)
