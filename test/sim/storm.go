@@ -159,10 +159,18 @@ func (s *Storm) attend(w *Worker) {
 		}
 		return bad
 	}
-	w.BeforeApply = func(b *executor.Batch) { // a cancel that crosses the result
-		if r := b.Rows[s.rng.IntN(len(b.Rows))].Request; s.rng.Float64() < s.Faults.Cancel/4 {
+	// Cancels that cross the result: of one request, or of all as when a frontend dies.
+	w.BeforeApply = func(b *executor.Batch) {
+		rows := b.Rows
+		switch p := s.rng.Float64(); {
+		case p < s.Faults.Cancel/4:
+			rows = rows[s.rng.IntN(len(rows)):][:1]
+		case p > s.Faults.Cancel/2:
+			return
+		}
+		for i := range rows {
 			s.Log.Cancels++
-			w.Core.Cancel(s.Now, r.ID)
+			w.Core.Cancel(s.Now, rows[i].Request.ID)
 		}
 	}
 }
