@@ -83,42 +83,11 @@ func Compare(a, b []*result.Summary) []Line {
 		}
 		n := float64(len(logs))
 		l.A, l.B = m.By*math.Exp(sumA/n), m.By*math.Exp(sumB/n)
-		mean, half := interval(logs)
+		mean, half := result.Interval(logs)
 		l.Ratio, l.Low, l.High, l.P = math.Exp(mean), math.Exp(mean-half), math.Exp(mean+half), signFlips(logs)
 		out = append(out, l)
 	}
 	return out
-}
-
-// interval returns the mean and half the width of its 95 % confidence interval by Student's distribution; infinite for one
-// value.
-func interval(v []float64) (mean, half float64) {
-	n := float64(len(v))
-	for _, x := range v {
-		mean += x / n
-	}
-	if len(v) < 2 {
-		return mean, math.Inf(1)
-	}
-	dev := 0.0
-	for _, x := range v {
-		dev += (x - mean) * (x - mean)
-	}
-	return mean, student(len(v)-1) * math.Sqrt(dev/(n-1)/n)
-}
-
-// students are the two-sided 95 % quantiles by degrees of freedom, from 1.
-var students = []float64{
-	12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
-	2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-}
-
-func student(df int) float64 {
-	if df <= len(students) {
-		return students[df-1]
-	}
-	const normal = 1.95996
-	return normal + (normal*normal*normal+normal)/(4*float64(df)) // the first term of Cornish and Fisher's expansion
 }
 
 // signFlips is the share of all choices of signs whose mean is at least as far from 0: if the servers were the same, each

@@ -61,7 +61,7 @@ func TestTheIntervalHasItsConfidence(t *testing.T) {
 			for i := range v {
 				v[i] = rng.NormFloat64()
 			}
-			mean, half := interval(v)
+			mean, half := result.Interval(v)
 			if math.Abs(mean) > half {
 				wrong++
 			}

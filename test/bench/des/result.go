@@ -1,12 +1,12 @@
 package des
 
 import (
-	"cmp"
 	"math"
 	"slices"
 	"time"
 
 	"tandem/engine/lockstep"
+	"tandem/test/bench/result"
 )
 
 // RankStats is what one rank did in the measured time.
@@ -292,24 +292,10 @@ func mean(sum float64, n uint64) float64 {
 // Quantile interpolates between the values of some durations, in seconds; 0 of
 // none.
 func Quantile(records []Record, q float64, of func(*Record) time.Duration) float64 {
-	v := make([]time.Duration, len(records))
+	v := make([]float64, len(records))
 	for i := range records {
-		v[i] = of(&records[i])
+		v[i] = of(&records[i]).Seconds()
 	}
-	slices.SortFunc(v, cmp.Compare)
-	return quantile(v, q)
-}
-
-// quantile is that of sorted values, as numpy does by default.
-func quantile(v []time.Duration, q float64) float64 {
-	if len(v) == 0 {
-		return 0
-	}
-	at := q * float64(len(v)-1)
-	i := int(at)
-	if i+1 >= len(v) {
-		return v[len(v)-1].Seconds()
-	}
-	low, high := v[i].Seconds(), v[i+1].Seconds()
-	return low + float64((at-float64(i))*(high-low))
+	slices.Sort(v)
+	return result.Quantile(v, q)
 }

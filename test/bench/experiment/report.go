@@ -6,6 +6,8 @@ import (
 	"math"
 	"slices"
 	"strings"
+
+	"tandem/test/bench/result"
 )
 
 // Value is one figure of a report, for files and plots.
@@ -117,20 +119,13 @@ func mean(v []float64) float64 {
 	return s / float64(len(v))
 }
 
-// interval is the mean of values and a bound of its error, by Student's t at
-// 95 %; of one value the bound is 0.
+// interval is the mean of values and a bound of its error at 95 %; of one value
+// the bound is 0.
 func interval(v []float64) (m, half float64) {
-	m = mean(v)
-	if len(v) < 2 {
-		return m, 0
+	if m, half = result.Interval(v); len(v) < 2 {
+		half = 0
 	}
-	sum := 0.0
-	for _, x := range v {
-		sum += (x - m) * (x - m)
-	}
-	t := []float64{0, 12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262}
-	k := min(len(v)-1, len(t)-1)
-	return m, t[k] * math.Sqrt(sum/float64(len(v)-1)/float64(len(v)))
+	return m, half
 }
 
 // mean of a metric in an arm.

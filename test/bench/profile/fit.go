@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"tandem/test/bench/result"
 )
 
 // Point is one measured iteration of a rank.
@@ -203,14 +205,7 @@ func (c Coefficients) fit(points []Point) Fit {
 	return f
 }
 
-// quantile interpolates between ranks, as numpy does by default.
+// quantile of values in any order.
 func quantile(v []float64, q float64) float64 {
-	v = slices.Clone(v)
-	slices.Sort(v)
-	at := q * float64(len(v)-1)
-	i := int(at)
-	if i+1 == len(v) {
-		return v[i]
-	}
-	return v[i] + (at-float64(i))*(v[i+1]-v[i])
+	return result.Quantile(slices.Sorted(slices.Values(v)), q)
 }
