@@ -230,6 +230,9 @@ func (x *exchange) take(c *chunk) {
 		if ch.Finish != "" {
 			r.Finish = ch.Finish
 		}
+		if ch.PerIter > 0 {
+			r.PerIter = ch.PerIter
+		}
 		if x.keep {
 			x.text.WriteString(ch.Delta.Reasoning)
 			x.text.WriteString(ch.Delta.Thinking)

@@ -51,7 +51,8 @@ type chunk struct {
 			Thinking  string            `json:"reasoning"`
 			Tools     []json.RawMessage `json:"tool_calls"`
 		} `json:"delta"`
-		Finish string `json:"finish_reason"`
+		Finish  string  `json:"finish_reason"`
+		PerIter float64 `json:"avg_decoded_tokens_per_iter"` // TensorRT-LLM, in the last chunk
 	} `json:"choices"`
 	Usage *struct {
 		Prompt     int `json:"prompt_tokens"`

@@ -50,9 +50,6 @@ func plain(word string) bool {
 	return len(word) >= 2 && len(word) <= 12 && !strings.ContainsFunc(word, func(r rune) bool { return r < 'a' || r > 'z' })
 }
 
-// Size is how many words there are.
-func (v *Vocabulary) Size() int { return len(v.words) }
-
 // Prompts makes request bodies of a workload.
 type Prompts struct {
 	API         API

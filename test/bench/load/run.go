@@ -37,10 +37,9 @@ type Options struct {
 // Progress is what a run has done so far. It may be read at any time.
 type Progress struct {
 	Sent, Flying, Done, Failed, Chunks atomic.Int64
-	// TTFTs are the latest times to a first chunk, in nanoseconds.
-	mu    sync.Mutex
-	ttfts []float64
-	next  int
+	mu                                 sync.Mutex
+	ttfts                              []float64 // the latest times to a first chunk, in seconds
+	next                               int       // of ttfts, to be replaced
 }
 
 // latest is how many times to a first chunk Progress keeps.

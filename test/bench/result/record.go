@@ -54,9 +54,10 @@ type Record struct {
 	Output      int    `json:"out"` // tokens of the answer
 	AskedInput  int    `json:"asked_in"`
 	AskedOutput int    `json:"asked_out"`
-	Counted     string `json:"counted,omitempty"` // how tokens were counted: usage, tokenizer, asked, chunks
+	Counted     string `json:"counted,omitempty"` // how tokens were counted: usage, tokenizer, asked, none
 	Cached      int    `json:"cached"`            // prompt tokens that the server says it had
-	Iterations  int    `json:"iterations,omitempty"`
+
+	PerIter float64 `json:"tokens_per_iter,omitempty"` // tokens that it says an iteration of the engine gave, 0 = it does not
 
 	Route  string             `json:"route,omitempty"`     // the server's receipt: ranks and reasons
 	Ctx    string             `json:"ctx,omitempty"`       // instance (and rank) of the prefill

@@ -118,8 +118,8 @@ func (d *samples) record(r *Record) {
 	d.add("in", float64(r.Input))
 	d.add("out", float64(r.Output))
 	d.add("cached", float64(r.Cached))
-	if r.Iterations > 0 {
-		d.add("tokens_per_iter", float64(r.Output)/float64(r.Iterations))
+	if r.PerIter > 0 {
+		d.add("tokens_per_iter", r.PerIter)
 	}
 	if r.First < 0 {
 		return
