@@ -68,7 +68,7 @@ func layered() *Experiment {
 	}
 }
 
-// within is the part of requests that keep both limits.
+// good is the part of requests that keep both limits.
 func good(r *des.Result, ttft, tpot time.Duration) float64 {
 	n := 0
 	for _, rec := range r.Good() {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"time"
 
 	"tandem/engine/executor"
@@ -272,28 +271,4 @@ func Capacity(guess float64, good func(rate float64) (bool, error)) (float64, er
 		}
 	}
 	return low, nil
-}
-
-// Pareto keeps the points that no other beats in both figures, by rising speed.
-func Pareto(points []Point, of func(Point) float64) []Point {
-	points = slices.Clone(points)
-	slices.SortStableFunc(points, func(a, b Point) int {
-		switch {
-		case a.UserTPS > b.UserTPS:
-			return -1
-		case a.UserTPS < b.UserTPS:
-			return 1
-		}
-		return 0
-	})
-	var out []Point
-	best := math.Inf(-1)
-	for _, p := range points {
-		if of(p) > best {
-			best = of(p)
-			out = append(out, p)
-		}
-	}
-	slices.Reverse(out)
-	return out
 }

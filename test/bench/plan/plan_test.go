@@ -104,11 +104,3 @@ func TestCapacity(t *testing.T) {
 		t.Error(err)
 	}
 }
-
-func TestPareto(t *testing.T) {
-	in := []Point{{UserTPS: 10, Ideal: 5}, {UserTPS: 20, Ideal: 4}, {UserTPS: 15, Ideal: 3}, {UserTPS: 5, Ideal: 5}}
-	out := Pareto(in, func(p Point) float64 { return p.Ideal })
-	if len(out) != 2 || out[0].UserTPS != 10 || out[1].UserTPS != 20 {
-		t.Errorf("%+v", out)
-	}
-}

@@ -126,9 +126,5 @@ func aiperf(run *Run, steps []Step) any {
 }
 
 func metadata(run *Run) map[string]any {
-	m := map[string]any{"scenario": run.Workload.Name, "start_time": run.Started}
-	if s := run.Submission; s != nil {
-		m["scenario"], m["submission_valid"], m["submission_invalid_reasons"] = s.Scenario, s.Valid, s.Reasons
-	}
-	return m
+	return map[string]any{"scenario": run.Workload.Name, "start_time": run.Started}
 }

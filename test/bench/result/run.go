@@ -5,6 +5,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 
 	"tandem/test/bench/plot"
@@ -36,8 +37,7 @@ type Run struct {
 	Hardware Hardware `json:"client_hardware"`
 	Cache    string   `json:"prefix_cache"` // what is known of it at the start: salted, as found, ...
 
-	Submission *Submission `json:"submission,omitempty"`
-	Flags      []string    `json:"flags"`
+	Flags []string `json:"flags"`
 
 	// Text and Charts are what a command adds to the head of the report.
 	Text   string        `json:"-"`
@@ -70,13 +70,6 @@ type Hardware struct {
 	CPU   string `json:"cpu,omitempty"`
 	Cores int    `json:"cores"`
 	Load  string `json:"load_average,omitempty"` // at the start
-}
-
-// Submission says whether a run follows the rules of a scenario.
-type Submission struct {
-	Scenario string   `json:"scenario"`
-	Valid    bool     `json:"submission_valid"`
-	Reasons  []string `json:"submission_invalid_reasons"`
 }
 
 // Step is one part of a run with a load of its own: a run that is no sweep has one.
@@ -126,7 +119,7 @@ func loadAverage() string {
 // AddFlags notes flags that the run does not have yet.
 func (r *Run) AddFlags(flags ...string) {
 	for _, f := range flags {
-		if !strings.Contains(" "+strings.Join(r.Flags, " ")+" ", " "+f+" ") {
+		if !slices.Contains(r.Flags, f) {
 			r.Flags = append(r.Flags, f)
 		}
 	}
