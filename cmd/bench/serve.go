@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -98,7 +99,7 @@ func (f *serveFlags) measure(ctx context.Context, m *measurement, a *axis, w *wo
 		if err != nil {
 			return err
 		}
-		if f.load.stopSaturated && hasFlag(st.Summary.Flags, "oversaturated") {
+		if f.load.stopSaturated && slices.Contains(st.Summary.Flags, "oversaturated") {
 			_, _ = fmt.Fprintln(m.words, "the server cannot keep up: no higher load is tried")
 			break
 		}
@@ -114,25 +115,16 @@ func stepName(a *axis, x float64) string {
 	return fmt.Sprintf("%s %.4g", a.name, x)
 }
 
-func hasFlag(flags []string, name string) bool {
-	for _, f := range flags {
-		if f == name {
-			return true
-		}
-	}
-	return false
-}
-
 // search finds the capacity at the limits.
 func (f *loadFlags) search(m *measurement, a *axis, next func(float64) (*result.Step, error)) error {
 	if len(m.limits) == 0 {
 		return errors.New("--bisect needs --goodput: limits that most requests shall meet")
 	}
-	least, tolerance := 0.01, f.tolerance
+	least := 0.01
 	if a.name != "request_rate" {
 		least = 1
 	}
-	s, err := load.NewSearch(a.values[0], min(least, a.values[0]), 1e6, tolerance)
+	s, err := load.NewSearch(a.values[0], min(least, a.values[0]), 1e6, f.tolerance)
 	if err != nil {
 		return err
 	}
@@ -148,7 +140,7 @@ func (f *loadFlags) search(m *measurement, a *axis, next func(float64) (*result.
 		if err != nil {
 			return err
 		}
-		good := st.Summary.GoodOfOffered >= f.good && !hasFlag(st.Summary.Flags, "oversaturated")
+		good := st.Summary.GoodOfOffered >= f.good && !slices.Contains(st.Summary.Flags, "oversaturated")
 		s.Add(good)
 		_, _ = fmt.Fprintf(m.words, "%s %.4g: %.1f %% of offered requests are good\n", a.name, x, 100*st.Summary.GoodOfOffered)
 	}

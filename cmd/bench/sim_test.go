@@ -5,8 +5,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/spf13/pflag"
 )
 
 // A simulated run writes the files of bench serve, and equal flags give equal
@@ -73,22 +71,5 @@ func TestSimAndPlanRefuseBadUse(t *testing.T) {
 		if _, _, err := bench(args...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v", args, err)
 		}
-	}
-}
-
-func TestSimFlagsAreDocumented(t *testing.T) {
-	page, err := os.ReadFile("../../docs/benchmarking.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, cmd := range root().Commands() {
-		if cmd.Name() != "sim" && cmd.Name() != "plan" {
-			continue
-		}
-		cmd.Flags().VisitAll(func(f *pflag.Flag) {
-			if !strings.Contains(string(page), "`--"+f.Name+"`") {
-				t.Errorf("--%s of bench %s is not in docs/benchmarking.md", f.Name, cmd.Name())
-			}
-		})
 	}
 }

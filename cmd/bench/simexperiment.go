@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -13,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"tandem/test/bench/experiment"
+	"tandem/test/bench/result"
 )
 
 // experimentFlags choose presets of bench sim.
@@ -66,13 +66,10 @@ func (f *experimentFlags) run(ctx context.Context, log, out io.Writer, dir strin
 		if dir == "" {
 			continue
 		}
-		data, err := json.MarshalIndent(map[string]any{
+		doc := map[string]any{
 			"experiment": e.ID, "title": e.Title, "simulated": true, "seeds": r.Seeds, "time": f.time, "values": r.Values(), "verdicts": r.Verdicts(),
-		}, "", "  ")
-		if err != nil {
-			return err
 		}
-		if err := os.WriteFile(filepath.Join(dir, e.ID+".json"), append(data, '\n'), 0o600); err != nil {
+		if err := result.SaveJSON(dir, e.ID+".json", doc); err != nil {
 			return err
 		}
 		if c := r.Chart(); c != nil {
