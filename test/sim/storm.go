@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"tandem/engine/executor"
@@ -159,18 +160,22 @@ func (s *Storm) attend(w *Worker) {
 		}
 		return bad
 	}
-	// Cancels that cross the result: of one request, or of all as when a frontend dies.
+	// Cancels that cross the result, also of what was paused meanwhile and has no blocks any more.
 	w.BeforeApply = func(b *executor.Batch) {
-		rows := b.Rows
-		switch p := s.rng.Float64(); {
-		case p < s.Faults.Cancel/4:
-			rows = rows[s.rng.IntN(len(rows)):][:1]
-		case p > s.Faults.Cancel/2:
+		cancel := func(id request.ID) {
+			s.Log.Cancels++
+			w.Core.Cancel(s.Now, id)
+		}
+		if r := b.Rows[s.rng.IntN(len(b.Rows))].Request; s.rng.Float64() < s.Faults.Cancel/4 {
+			cancel(r.ID)
+		}
+		if w.Overlap == InTurn || s.rng.Float64() > 4*s.Faults.Cancel {
 			return
 		}
-		for i := range rows {
-			s.Log.Cancels++
-			w.Core.Cancel(s.Now, rows[i].Request.ID)
+		for _, r := range w.Core.Requests(nil) {
+			if r.State == request.Paused && slices.ContainsFunc(b.Rows, func(row executor.Row) bool { return row.Request.ID == r.ID }) {
+				cancel(r.ID)
+			}
 		}
 	}
 }
