@@ -19,7 +19,6 @@ type clients struct {
 	last    map[string]int  // conversation to its last request
 	shared  map[uint64]bool // segments that stay when the workload is gone through again; nil = it is not
 	talks   map[string]*talk
-	homes   map[string]home // where conversations were placed last
 	alarm   uint64
 	awaited int // requests of the measured time without an end
 	sent    int
@@ -35,15 +34,8 @@ type talk struct {
 	before   int // prompt tokens of the turn before, whose blocks a gen worker has
 }
 
-// home is a rank.
-type home struct {
-	in   *instance
-	life uint64
-	rank int
-}
-
 func (c *clients) init(s *Sim) (err error) {
-	*c = clients{s: s, w: s.cfg.Workload, last: map[string]int{}, talks: map[string]*talk{}, homes: map[string]home{}}
+	*c = clients{s: s, w: s.cfg.Workload, last: map[string]int{}, talks: map[string]*talk{}}
 	for i := range c.w.Requests {
 		c.last[c.w.Requests[i].Conversation] = i
 	}
@@ -122,7 +114,6 @@ func (c *clients) ended(j *journey, d schedule.Send) {
 	c.live--
 	if conv := c.w.Requests[d.Request].Conversation; conv != "" && c.last[conv] == d.Request {
 		delete(c.talks, named(conv, d))
-		delete(c.homes, named(conv, d))
 	}
 	c.plan.Done(d.Seq, c.s.now)
 	c.poll()
@@ -182,8 +173,3 @@ func appendTokens(dst []int32, content uint64, n int) []int32 {
 
 // token makes the i-th token of a text, a pure function of both.
 func token(content uint64, i int) int32 { return int32(workload.Mix(content, uint64(i)) % Vocab) }
-
-// pin notes where a conversation was placed.
-func (c *clients) pin(key string, in *instance, rank int) {
-	c.homes[key] = home{in: in, life: in.life, rank: rank}
-}

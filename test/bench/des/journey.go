@@ -124,9 +124,6 @@ func (l *leg) placed(rank int, why string) {
 		return
 	}
 	l.j.rec.CtxRank, l.j.rec.RankWhy = rank, why
-	if key := l.j.who.ID; key != "" {
-		l.j.s.clients.pin(key, l.in, rank)
-	}
 }
 
 // output takes what a core says of a leg; the frontend hears it a hop later.
@@ -157,9 +154,6 @@ func (j *journey) token(t request.Token) {
 		j.rec.First = now
 	case 2:
 		j.rec.Second = now
-	}
-	if len(j.got) > 1 {
-		j.rec.MaxGap = max(j.rec.MaxGap, now-j.rec.Last)
 	}
 	j.rec.Last = now
 }
@@ -249,7 +243,7 @@ func (j *journey) decode() {
 	if j.over {
 		return
 	}
-	j.rec.Second, j.rec.MaxGap = j.s.now, max(j.s.now-j.rec.First, step)
+	j.rec.Second = j.s.now
 	j.s.after(time.Duration(j.want-from-1)*step, func() {
 		if j.over {
 			return

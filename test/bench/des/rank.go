@@ -20,11 +20,6 @@ func (in *instance) forward() time.Duration {
 		}
 		most = max(most, t)
 	}
-	if in.sim.measuring {
-		for _, r := range in.ranks {
-			r.Rank.Span += most
-		}
-	}
 	return seconds(most) + in.g.Collective
 }
 
@@ -48,7 +43,6 @@ func (in *instance) alone() {
 	t := r.seconds(b)
 	if in.sim.measuring {
 		r.Rank.Busy += t
-		r.Rank.Span += t
 		r.Rank.Forwards++
 	}
 	in.sim.after(seconds(t), in.lively(func() {

@@ -20,7 +20,6 @@ type Record struct {
 	First        time.Duration // first token at the client
 	Second       time.Duration // of two or more
 	Last, End    time.Duration
-	MaxGap       time.Duration // between two tokens
 
 	// Stages of a request that ended well.
 	QueueCtx time.Duration // from the worker until it is part of a batch

@@ -12,37 +12,25 @@ import (
 // RankStats is what one rank did in the measured time.
 type RankStats struct {
 	Iterations uint64
-	Forwards   uint64  // of its instance
-	Padded     uint64  // of those, without an own row
-	Waiting    float64 // sum over iterations of requests without blocks
-	Active     float64 // sum over iterations of requests routed here
-	Queued     float64 // sum over iterations of prompt tokens to compute
-	Busy       float64 // seconds of own passes
-	Span       float64 // seconds of its instance's passes
-	Hit, Asked uint64  // prompt tokens found, and looked for
-	Prefill    uint64  // tokens computed
-	Decoded    uint64
-	Evicted    uint64
-	Paused     uint64
+	Forwards   uint64            // of its instance
+	Padded     uint64            // of those, without an own row
+	Waiting    float64           // sum over iterations of requests without blocks
+	Busy       float64           // seconds of own passes
+	Hit, Asked uint64            // prompt tokens found, and looked for
+	Prefill    uint64            // tokens computed
 	Placed     map[string]uint64 // requests by reason
-	Moves      uint64            // conversations that moved within its instance
 }
 
 // Result is what a run measured.
 type Result struct {
-	Start, End  time.Duration
-	Records     []Record
-	Ctx, Gen    [][]RankStats // by instance and rank
-	ConvSkew    float64       // of the worst instance, mean over samples
-	MovedBlocks uint64        // between instances
-	RankCopies  uint64        // hand-overs between ranks
-	Unfinished  int           // sent in the measured time and without an end
-	Leaked      int           // blocks that are neither free nor used by a request
-	Changes     int           // times that the rank of a root conversation changed
+	Start, End time.Duration
+	Records    []Record
+	Ctx, Gen   [][]RankStats // by instance and rank
+	Unfinished int           // sent in the measured time and without an end
+	Leaked     int           // blocks that are neither free nor used by a request
+	Changes    int           // times that the rank of a root conversation changed
 
-	skewSum  float64
-	skewSeen int
-	ranks    map[string]int // of root conversations, instance and rank in one number
+	ranks map[string]int // of root conversations, instance and rank in one number
 }
 
 // add takes a request that has ended. Closed loops count what ends in the
@@ -78,7 +66,6 @@ func (r *rank) mark() {
 	if r.lock != nil {
 		st := r.lock.Stats(r.in.sim.now)
 		r.Rank.Forwards, r.Rank.Padded = -st.Steps, -st.Padded
-		r.Rank.Moves = -st.Moves.Committed
 		for k, n := range st.Placed {
 			r.Rank.Placed[k] = -n
 		}
@@ -89,8 +76,6 @@ func (r *rank) mark() {
 func (r *rank) observe(row *lockstep.Row) {
 	r.Rank.Iterations++
 	r.Rank.Waiting += float64(row.Waiting)
-	r.Rank.Active += float64(row.Active)
-	r.Rank.Queued += float64(row.QueuedPrefill)
 }
 
 // close ends the measured time of a rank.
@@ -98,13 +83,11 @@ func (r *rank) close() RankStats {
 	st := r.core.Stats()
 	out := r.Rank
 	out.Hit, out.Asked = st.PrefixHitTokens-r.seen.PrefixHitTokens, st.PrefixQueryTokens-r.seen.PrefixQueryTokens
-	out.Prefill, out.Decoded = st.PrefillTokens-r.seen.PrefillTokens, st.DecodeTokens-r.seen.DecodeTokens
-	out.Evicted, out.Paused = st.EvictedBlocks-r.seen.EvictedBlocks, st.Paused-r.seen.Paused
+	out.Prefill = st.PrefillTokens - r.seen.PrefillTokens
 	if r.lock != nil {
 		l := r.lock.Stats(r.in.sim.now)
 		out.Forwards += l.Steps
 		out.Padded += l.Padded
-		out.Moves += l.Moves.Committed
 		for k, n := range l.Placed {
 			out.Placed[k] += n
 		}
@@ -126,9 +109,6 @@ func (r *Result) close(s *Sim) {
 			*role.to = append(*role.to, ranks)
 		}
 	}
-	if r.skewSeen > 0 {
-		r.ConvSkew = r.skewSum / float64(r.skewSeen)
-	}
 }
 
 // lost counts what has no end when the run stops.
@@ -141,36 +121,6 @@ func (r *Result) lost(s *Sim) {
 			}
 		}
 	}
-}
-
-// skewEvery is the time between two samples of where conversations live.
-const skewEvery = 10 * time.Second
-
-// skews samples how evenly the conversations of an instance lie on its ranks.
-func (r *Result) skews(s *Sim) {
-	counts := map[*instance][]int{}
-	for _, h := range s.clients.homes { // sums: the order does not matter
-		if h.in.life != h.life || len(h.in.ranks) < 2 {
-			continue
-		}
-		if counts[h.in] == nil {
-			counts[h.in] = make([]int, len(h.in.ranks))
-		}
-		counts[h.in][h.rank]++
-	}
-	worst := 0.0
-	for _, n := range counts {
-		worst = max(worst, float64(slices.Max(n))/math.Max(float64(slices.Min(n)), 0.5))
-	}
-	if worst > 0 {
-		r.skewSum += worst
-		r.skewSeen++
-	}
-	s.after(skewEvery, func() {
-		if s.measuring {
-			r.skews(s)
-		}
-	})
 }
 
 // Good are the records without an error.

@@ -107,9 +107,6 @@ func (s *Sim) next() {
 	e.do()
 }
 
-// Now is the virtual time.
-func (s *Sim) Now() time.Duration { return s.now }
-
 func (s *Sim) after(wait time.Duration, do func()) { s.agenda.add(s.now+wait, do) }
 
 func (s *Sim) tick(every time.Duration, watch func(*Sim)) {
@@ -128,7 +125,6 @@ func (s *Sim) begin() {
 			r.mark()
 		}
 	}
-	s.res.skews(s)
 }
 
 // close ends the measured time.

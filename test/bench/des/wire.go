@@ -129,13 +129,6 @@ func (p *puller) confirmed(ok bool) {
 		p.fail(transfer.RejectStale)
 		return
 	}
-	if p.s.measuring {
-		if p.to != nil && p.to.in == p.from {
-			p.s.res.RankCopies++
-		} else {
-			p.s.res.MovedBlocks += uint64(p.size)
-		}
-	}
 	p.end(transfer.PullEvent{Done: true, OK: true, Progress: p.size, First: p.first})
 }
 

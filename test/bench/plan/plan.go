@@ -14,7 +14,6 @@ import (
 
 // Spec is a kind of instance and what it costs.
 type Spec struct {
-	Name  string
 	GPUs  int // accelerators of an instance
 	Group des.Group
 }
