@@ -14,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
+
+	"tandem/test/bench/result"
 )
 
 // values are means by our keys, in milliseconds.
@@ -208,10 +210,8 @@ const noise = 0.03
 
 // report prints the medians; an error if some tool disagrees.
 func report(o *options, tools []*tool, out io.Writer) error {
-	load, _ := os.ReadFile("/proc/loadavg") // elsewhere: nothing
-	first, _, _ := strings.Cut(string(load), " ")
 	_, _ = fmt.Fprintf(out, "stub: first token after %v, then one each %v; %d requests of %d + %d tokens, %d in flight; means in ms, median of %d rounds; load average %s\n",
-		o.load.ttft, o.load.itl, o.load.requests, o.load.in, o.load.out, o.load.concurrency, o.rounds, first)
+		o.load.ttft, o.load.itl, o.load.requests, o.load.in, o.load.out, o.load.concurrency, o.rounds, result.Machine().Load)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	for _, t := range tools {
 		_, _ = fmt.Fprintf(w, "\t%s", t.name)

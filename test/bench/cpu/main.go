@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"tandem/engine/cpu"
-	"tandem/test/bench/speed"
+	"tandem/test/bench/result"
 )
 
 // options are the flags, and what parts have found out for later ones.
@@ -73,11 +73,11 @@ func run(o *options, only []string, page string) error {
 			continue
 		}
 		var out bytes.Buffer
-		before := speed.LoadAverage()
+		before := result.Machine()
 		if err := p.run(o, &out); err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
-		fmt.Fprintf(&out, "\n%s, %d threads, Linux/%s; load average %s before, %s after.\n", processor(), o.threads, runtime.GOARCH, before, speed.LoadAverage())
+		fmt.Fprintf(&out, "\n%s, %d threads, Linux/%s; load average %s before, %s after.\n", before.CPU, o.threads, runtime.GOARCH, before.Load, result.Machine().Load)
 		fmt.Print("\n", out.String())
 		if page == "" {
 			continue
@@ -101,17 +101,6 @@ func replace(page, name string, text []byte) error {
 		return fmt.Errorf("%s has no place for %s between %q and %q", page, name, begin, end)
 	}
 	return os.WriteFile(page, slices.Concat(old[:i+len(begin)], text, old[j:]), 0o644)
-}
-
-// processor is the name that the system gives it.
-func processor() string {
-	info, _ := os.ReadFile("/proc/cpuinfo")
-	for line := range strings.Lines(string(info)) {
-		if name, found := strings.CutPrefix(line, "model name"); found {
-			return strings.TrimSpace(strings.TrimLeft(name, "\t :"))
-		}
-	}
-	return "unknown processor"
 }
 
 // Sizes of memory that are read: of one core's cache, of the last level, and of

@@ -168,7 +168,7 @@ func (o *options) compare(s subject, t target, all *sides, out *bytes.Buffer) (f
 	}
 	best := []float64(nil)
 	for _, list := range theirs {
-		if best == nil || median(list) > median(best) {
+		if best == nil || speed.Median(list) > speed.Median(best) {
 			best = list
 		}
 	}
@@ -177,20 +177,14 @@ func (o *options) compare(s subject, t target, all *sides, out *bytes.Buffer) (f
 	}
 	peer, ratio, must := "–", "–", "–"
 	if best != nil {
-		peer = fmt.Sprintf("%.1f", median(best))
-		ratio = fmt.Sprintf("%.2f (%.2f–%.2f)", median(ratios), slices.Min(ratios), slices.Max(ratios))
+		peer = fmt.Sprintf("%.1f", speed.Median(best))
+		ratio = fmt.Sprintf("%.2f (%.2f–%.2f)", speed.Median(ratios), slices.Min(ratios), slices.Max(ratios))
 	}
 	if t.must > 0 {
 		must = fmt.Sprintf("%.2f", t.must)
 	}
-	fmt.Fprintf(out, "| %s | %s | %.1f (%.1f–%.1f) | %s | %s | %s |\n", s, t, median(mine), slices.Min(mine), slices.Max(mine), peer, ratio, must)
-	return median(mine), nil
-}
-
-func median(v []float64) float64 {
-	v = slices.Clone(v)
-	slices.Sort(v)
-	return v[len(v)/2]
+	fmt.Fprintf(out, "| %s | %s | %.1f (%.1f–%.1f) | %s | %s | %s |\n", s, t, speed.Median(mine), slices.Min(mine), slices.Max(mine), peer, ratio, must)
+	return speed.Median(mine), nil
 }
 
 // shares measures what needs no peer.

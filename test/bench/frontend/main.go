@@ -7,11 +7,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
-	"strings"
 	"syscall"
 	"text/tabwriter"
 	"time"
+
+	"tandem/test/bench/result"
 )
 
 // options are the flags.
@@ -82,17 +82,11 @@ func bench(o options, out io.Writer) error {
 		defer t.stop()
 		targets = append(targets, t)
 	}
+	machine := result.Machine()
 	_, _ = fmt.Fprintf(out, "%d processors, load average %s; %d streams of %d tokens, one each %v; %d rounds of %v\n",
-		runtime.NumCPU(), loadAverage(), o.streams, o.tokens, tick, o.rounds, o.each)
+		machine.Cores, machine.Load, o.streams, o.tokens, tick, o.rounds, o.each)
 	measure(o, targets)
 	return report(targets, out)
-}
-
-// loadAverage is the system's, as it writes it. Times mean little when others use the processors.
-func loadAverage() string {
-	text, _ := os.ReadFile("/proc/loadavg") // elsewhere: nothing
-	words := strings.Fields(string(text))
-	return strings.Join(words[:min(3, len(words))], " ")
 }
 
 // launchers lists the proxies that are there.

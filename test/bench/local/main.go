@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"tandem/engine/hub"
+	"tandem/test/bench/result"
 	"tandem/test/bench/speed"
 )
 
@@ -67,7 +68,7 @@ func run(name, python, script, only string, reps, threads int) error {
 		defer p.Close()
 		peers = append(peers, p)
 	}
-	fmt.Printf("%s, %d threads, %s, load average %s\n", filepath.Base(path), threads, ours.Info(), speed.LoadAverage())
+	fmt.Printf("%s, %d threads, %s, load average %s\n", filepath.Base(path), threads, ours.Info(), result.Machine().Load)
 	if len(peers) > 0 {
 		fmt.Printf("peer: llama.cpp through llama-cpp-python %s\n", peers[0].Version)
 	}
@@ -80,7 +81,7 @@ func run(name, python, script, only string, reps, threads int) error {
 			return fmt.Errorf("%s: %w", r, err)
 		}
 	}
-	fmt.Printf("\nload average afterwards %s\n", speed.LoadAverage())
+	fmt.Printf("\nload average afterwards %s\n", result.Machine().Load)
 	return nil
 }
 
@@ -104,18 +105,12 @@ func measure(r speed.Row, ours *speed.Engine, peers []*speed.Peer, reps int) err
 	}
 	best := 0.0
 	for _, t := range theirs {
-		best = max(best, median(t))
+		best = max(best, speed.Median(t))
 	}
 	if best == 0 {
-		fmt.Printf("| %s | %.1f (%.1f–%.1f) | – | – |\n", r, median(mine), slices.Min(mine), slices.Max(mine))
+		fmt.Printf("| %s | %.1f (%.1f–%.1f) | – | – |\n", r, speed.Median(mine), slices.Min(mine), slices.Max(mine))
 		return nil
 	}
-	fmt.Printf("| %s | %.1f (%.1f–%.1f) | %.1f | %.2f |\n", r, median(mine), slices.Min(mine), slices.Max(mine), best, median(mine)/best)
+	fmt.Printf("| %s | %.1f (%.1f–%.1f) | %.1f | %.2f |\n", r, speed.Median(mine), slices.Min(mine), slices.Max(mine), best, speed.Median(mine)/best)
 	return nil
-}
-
-func median(v []float64) float64 {
-	v = slices.Clone(v)
-	slices.Sort(v)
-	return v[len(v)/2]
 }

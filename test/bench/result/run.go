@@ -34,8 +34,8 @@ type Run struct {
 	Workload Load     `json:"workload"`
 	Targets  []Target `json:"targets"`
 	Topology string   `json:"topology,omitempty"` // like 3xCTX-DEP4|1xGEN-DEP8
-	Hardware Hardware `json:"client_hardware"`
-	Cache    string   `json:"prefix_cache"` // what is known of it at the start: salted, as found, ...
+	Hardware Hardware `json:"client_hardware"`    // which for a local server is that of both
+	Cache    string   `json:"prefix_cache"`       // what is known of it at the start: salted, as found, ...
 
 	Flags []string `json:"flags"`
 
@@ -64,12 +64,12 @@ type Target struct {
 	Config string `json:"config_hash,omitempty"` // SHA-256 of what /server_info says
 }
 
-// Hardware is the machine of the client, which for a local server is that of both.
+// Hardware is a machine.
 type Hardware struct {
 	OS    string `json:"os"`
 	CPU   string `json:"cpu,omitempty"`
 	Cores int    `json:"cores"`
-	Load  string `json:"load_average,omitempty"` // at the start
+	Load  string `json:"load_average,omitempty"` // of 1, 5 and 15 minutes, at the start
 }
 
 // Step is one part of a run with a load of its own: a run that is no sweep has one.
@@ -95,8 +95,13 @@ func NewRun(tool string, command []string) *Run {
 			}
 		}
 	}
-	r.Hardware = Hardware{OS: runtime.GOOS + "/" + runtime.GOARCH, CPU: cpuName(), Cores: runtime.NumCPU(), Load: loadAverage()}
+	r.Hardware = Machine()
 	return r
+}
+
+// Machine describes the one that this process runs on, as it is now. Times mean little when others use its processors.
+func Machine() Hardware {
+	return Hardware{OS: runtime.GOOS + "/" + runtime.GOARCH, CPU: cpuName(), Cores: runtime.NumCPU(), Load: loadAverage()}
 }
 
 // cpuName is what Linux calls the first processor, empty elsewhere.

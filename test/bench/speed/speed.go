@@ -5,8 +5,7 @@ package speed
 
 import (
 	"fmt"
-	"os"
-	"strings"
+	"slices"
 )
 
 // Row is one line of a table: Batch sequences, each Depth tokens deep. Prefill
@@ -23,9 +22,8 @@ func (r Row) String() string {
 	return fmt.Sprintf("decode batch %d depth %d", r.Batch, r.Depth)
 }
 
-// LoadAverage is the machine's, of the last minute.
-func LoadAverage() string {
-	text, _ := os.ReadFile("/proc/loadavg")
-	first, _, _ := strings.Cut(string(text), " ")
-	return first
+// Median of values in any order, the higher of two in the middle.
+func Median(v []float64) float64 {
+	v = slices.Sorted(slices.Values(v))
+	return v[len(v)/2]
 }
