@@ -13,13 +13,6 @@ type Search struct {
 	tolerance float64 // of high/low - 1
 	least     float64
 	most      float64
-	Probes    []Probe
-}
-
-// Probe is one load that was tried.
-type Probe struct {
-	X    float64
-	Good bool
 }
 
 // NewSearch begins at start and ends when the bracket is narrower than tolerance (0.05 = 5 %), or beyond the limits.
@@ -42,7 +35,6 @@ func (s *Search) Next() (float64, bool) {
 // Add tells how the load of Next went.
 func (s *Search) Add(good bool) {
 	x := s.next
-	s.Probes = append(s.Probes, Probe{x, good})
 	if good {
 		s.low = x
 	} else {

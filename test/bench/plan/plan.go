@@ -8,6 +8,7 @@ import (
 
 	"tandem/engine/executor"
 	"tandem/test/bench/des"
+	"tandem/test/bench/load"
 	"tandem/test/bench/schedule"
 	"tandem/test/bench/workload"
 )
@@ -229,45 +230,20 @@ func mean(d workload.Dist, seed uint64) float64 {
 // Capacity finds by bisection the highest rate that is good, to 4 %, beginning at
 // a guess.
 func Capacity(guess float64, good func(rate float64) (bool, error)) (float64, error) {
-	low, high := 0.0, guess
-	for {
-		ok, err := good(high)
+	s, err := load.NewSearch(guess, guess*1e-3, guess*1e5, 0.04)
+	if err != nil {
+		return 0, err
+	}
+	for rate, ok := s.Next(); ok; rate, ok = s.Next() {
+		ok, err := good(rate)
 		if err != nil {
 			return 0, err
 		}
-		if !ok {
-			break
-		}
-		if low, high = high, high*2; high > guess*1e5 {
-			return low, nil
-		}
+		s.Add(ok)
 	}
-	for low == 0 {
-		next := high / 2
-		if next < guess*1e-3 {
-			return 0, ErrNoRate
-		}
-		ok, err := good(next)
-		if err != nil {
-			return 0, err
-		}
-		if ok {
-			low = next
-			break
-		}
-		high = next
+	best, _ := s.Bracket()
+	if best == 0 {
+		return 0, ErrNoRate
 	}
-	for high/low > 1.04 {
-		mid := math.Sqrt(low * high)
-		ok, err := good(mid)
-		if err != nil {
-			return 0, err
-		}
-		if ok {
-			low = mid
-		} else {
-			high = mid
-		}
-	}
-	return low, nil
+	return best, nil
 }
