@@ -251,6 +251,12 @@ func (b *Backend) openScratch() (err error) {
 			return fmt.Errorf("scratch memory of a step: %w; lower max_num_tokens or max_batch_size", err)
 		}
 	}
+	if b.multi != nil && !b.cfg.Deterministic { // now, and not in the first step with many rows
+		if err := b.multi.Reserve(b.stream); err != nil {
+			return fmt.Errorf("%w; lower kv_cache_config.free_gpu_memory_fraction or max_num_tokens", err)
+		}
+		s.bytes += gemm.DefaultWorkspace
+	}
 	if s.host, err = b.allocPinned(int64(b.cfg.MaxSeqs) * int64(b.Vocab) * 4); err != nil {
 		return err
 	}

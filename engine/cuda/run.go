@@ -51,13 +51,12 @@ func (b *Backend) step(batch *tensor.Batch, after, end func() error) error {
 		return nil
 	}
 	return b.do(func() error {
-		if err := b.queue(batch); err != nil {
-			return err
+		err := b.queue(batch)
+		if err == nil && len(batch.LogitRows) > 0 {
+			err = after()
 		}
-		if len(batch.LogitRows) > 0 {
-			if err := after(); err != nil {
-				return err
-			}
+		if err != nil { // what is queued of it must not meet the next step's input
+			return errors.Join(err, b.wait())
 		}
 		return end()
 	})

@@ -21,8 +21,10 @@ func TestMain(m *testing.M) {
 		if err == nil {
 			err = lib.Setenv()
 		}
-		if err == nil {
-			err = os.Setenv("TANDEM_EMU_DEVICES", "2")
+		for k, v := range map[string]string{"TANDEM_EMU_DEVICES": "2", "TANDEM_EMU_LAUNCH_MEMORY": fmt.Sprint(launchMemory)} {
+			if err == nil {
+				err = os.Setenv(k, v)
+			}
 		}
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)

@@ -127,6 +127,11 @@ func (g *Multiplier) Prepare(s *gpu.Stream, op Op) error {
 	if _, err := g.plan(s, op); err != nil {
 		return err
 	}
+	return g.Reserve(s)
+}
+
+// Reserve makes the workspace of s.
+func (g *Multiplier) Reserve(s *gpu.Stream) error {
 	_, err := g.space(s)
 	return err
 }

@@ -9,6 +9,7 @@
 // kernel, block, thread and source line, on standard error and as the text of the error code.
 //
 // Variables: TANDEM_EMU_DEVICES (1), TANDEM_EMU_MEMORY (bytes per device, with K, M or G; 1G),
-// TANDEM_EMU_STREAMS (eager or lazy), TANDEM_EMU_ORDER (forward, reverse or a seed),
+// TANDEM_EMU_LAUNCH_MEMORY (bytes that must be free for a launch, 0), TANDEM_EMU_STREAMS (eager or
+// lazy), TANDEM_EMU_ORDER (forward, reverse or a seed),
 // TANDEM_EMU_NCCL_TIMEOUT_MS (60000; how long a rank waits for the others).
 package emu

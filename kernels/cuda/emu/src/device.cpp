@@ -205,6 +205,13 @@ static int attribute(CUdevice_attribute a) {
   }
 }
 
+CUresult launch_room(int device) {
+  const size_t need = driver().launch_memory, used = need ? memory_used(device) : 0;
+  if (need <= memory_capacity() - used) return CUDA_SUCCESS;
+  return refuse(CUDA_ERROR_OUT_OF_MEMORY, "a launch needs " + std::to_string(need) + " bytes, " +
+                                              std::to_string(memory_capacity() - used) + " free on device " + std::to_string(device));
+}
+
 static CUresult check_device(CUdevice d) {
   if (!driver().started) return refuse(CUDA_ERROR_NOT_INITIALIZED, "cuInit was not called");
   if (d >= 0 && d < driver().devices) return CUDA_SUCCESS;
@@ -230,6 +237,7 @@ CUresult cuInit(unsigned) {
   const char* mode = getenv("TANDEM_EMU_STREAMS");
   d.lazy = mode && !strcmp(mode, "lazy");
   memory_start(d.devices, parse_size(getenv("TANDEM_EMU_MEMORY"), size_t(1) << 30));
+  d.launch_memory = parse_size(getenv("TANDEM_EMU_LAUNCH_MEMORY"), 0);
   for (int i = 0; i < d.devices; i++) d.primary.push_back(make_context(i, true));
   describe_address = device_describe;
   d.started = true;

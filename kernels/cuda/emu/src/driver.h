@@ -123,6 +123,7 @@ struct Driver {
   bool started = false;
   bool lazy = false;
   int devices = 1;
+  size_t launch_memory = 0;  // what must be free for a launch
   std::vector<std::unique_ptr<Context>> primary;
   std::unordered_map<void*, std::unique_ptr<Context>> contexts;  // made by cuCtxCreate
   std::unordered_map<void*, std::shared_ptr<Stream>> streams;
@@ -134,6 +135,10 @@ struct Driver {
   uint64_t rng = 88172645463325252u;
 };
 Driver& driver();
+
+// launch_room refuses a launch on a device that has too little memory left, as
+// drivers do that take memory for a kernel then.
+CUresult launch_room(int device);
 
 // PerThread is what the driver knows of a thread. It is no thread_local
 // variable: those of this library are shared memory of kernels.

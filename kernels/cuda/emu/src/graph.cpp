@@ -166,6 +166,7 @@ CUresult cuGraphLaunch(CUgraphExec h, CUstream sh) {
   if (!g) return CUDA_ERROR_INVALID_VALUE;
   if (!s) return CUDA_ERROR_INVALID_HANDLE;
   if (s->capture) return refuse(CUDA_ERROR_NOT_SUPPORTED, "a graph inside a capture is not emulated");
+  if (CUresult r = launch_room(c.ctx->device)) return r;
   return enqueue(c.lock, s, graph_work(g));
 }
 

@@ -228,6 +228,7 @@ CUresult launch_on(CUfunction fh, dim3 g, dim3 b, unsigned shared, CUstream h, v
   if (f->module->ctx != s->ctx) return refuse(CUDA_ERROR_INVALID_HANDLE, "kernel and stream belong to different contexts");
   if (extra) return refuse(CUDA_ERROR_NOT_SUPPORTED, "packed arguments are not emulated");
   if (CUresult r = check_shape(f, g, b, shared)) return r;
+  if (CUresult r = s->capture ? CUDA_SUCCESS : launch_room(c.ctx->device)) return r;
   const Kernel* k = f->kernel;
   if (!params && !k->sizes.empty()) return refuse(CUDA_ERROR_INVALID_VALUE, "the kernel has parameters, none are given");
   // The cells are read now; the caller may reuse them.
