@@ -58,7 +58,6 @@ type Group struct {
 	Router     router.Config // of the frontends
 	Cost       profile.Coefficients
 	Collective time.Duration // of each iteration, above the slowest rank
-	DecodeCost int           // of least_work, 0 = default
 	Lockstep   bool          // of a single rank too, which else runs alone
 }
 

@@ -77,9 +77,6 @@ func (in *instance) start() error {
 	in.legs, in.mail, in.dead, in.running = map[request.ID]*leg{}, nil, false, false
 	in.ranks, in.feed = in.ranks[:0:0], feed{next: make([]uint64, in.g.Ranks), begun: make([]bool, in.g.Ranks)}
 	router, _ := in.g.ADP.Router(in.g.Ranks, in.g.limit(), in.g.Core.BlockReuse)
-	if in.g.DecodeCost > 0 {
-		router.DecodeCost = in.g.DecodeCost
-	}
 	for i := range in.g.Ranks {
 		cfg := in.g.Core
 		cfg.Rank, cfg.Endpoint, cfg.Incarnation = i, in.ID, info.Incarnation

@@ -17,7 +17,6 @@ type puller struct {
 	from  *instance
 	to    *rank         // nil: an unlimited gen worker
 	done  func(ok bool) // of that
-	began time.Duration // when it was ordered
 	flow  *flow
 	link  *link
 	epoch uint32
@@ -40,7 +39,7 @@ func (s *Sim) pull(r *rank, order *transfer.Pull) {
 // attach asks the owner of the blocks for them.
 func (s *Sim) attach(p *puller, have []blockhash.Hash) {
 	s.peers++
-	p.s, p.peer, p.began = s, s.peers, s.now
+	p.s, p.peer = s, s.peers
 	p.from = s.byID[p.order.Handle.Endpoint]
 	s.pullers[p.peer] = p
 	s.byTransfer[p.order.Handle.ID] = p
