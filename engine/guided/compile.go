@@ -28,7 +28,7 @@ func Compile(kind Kind, text string, v *Vocab, stop func() bool) (*Grammar, erro
 	if len(text) > MaxText {
 		return nil, fmt.Errorf("the grammar has %d bytes: the limit is %d", len(text), MaxText)
 	}
-	start, body, err := rulesOf(kind, text)
+	start, body, err := rulesOf(kind, text, stop)
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +41,7 @@ func Compile(kind Kind, text string, v *Vocab, stop func() bool) (*Grammar, erro
 
 const ruleOutput = "output"
 
-func rulesOf(kind Kind, text string) (start string, body func(string) (*expr, error), err error) {
+func rulesOf(kind Kind, text string, stop func() bool) (start string, body func(string) (*expr, error), err error) {
 	plain := func(e *expr) func(string) (*expr, error) {
 		return func(name string) (*expr, error) {
 			if name == ruleOutput {
@@ -60,7 +60,7 @@ func rulesOf(kind Kind, text string) (start string, body func(string) (*expr, er
 	case JSON:
 		return ruleObject, plain(nil), nil
 	case Schema:
-		s := &schema{root: json.RawMessage(text), extra: map[string]*expr{}}
+		s := &schema{root: json.RawMessage(text), extra: map[string]*expr{}, known: map[string][]member{}, stop: stop}
 		if !json.Valid(s.root) {
 			return "", nil, fmt.Errorf("the schema is not JSON")
 		}

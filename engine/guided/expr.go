@@ -10,6 +10,7 @@ type expr struct {
 	subs     []*expr
 	min, max int    // of repeat; max -1 = any number
 	rule     string // of ref
+	ranges   []rune // of class: lo, hi, lo, hi and so on
 }
 
 type op uint8
@@ -17,6 +18,7 @@ type op uint8
 const (
 	opLit op = iota
 	opSet
+	opClass // a character; the network takes it apart, which counts what it costs
 	opSeq
 	opAlt
 	opRepeat

@@ -1,6 +1,7 @@
 package guided
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"slices"
@@ -9,12 +10,16 @@ import (
 
 // Bounds of the automaton that grows with outputs.
 const (
-	maxDepth  = 64        // calls inside each other: how deep JSON nests
-	maxPlaces = 4096      // places of one state
-	maxKept   = 8192      // states that are kept for other outputs
-	maxMasks  = 1024      // masks that are kept
-	maxFrames = 65536     // calls that are kept
-	maxWork   = 4_000_000 // places looked at for one mask
+	maxDepth  = 64       // calls inside each other: how deep JSON nests
+	maxPlaces = 8192     // places of one state
+	maxBytes  = 32 << 20 // about what is kept for other outputs
+	maxWork   = 300_000  // places followed for one mask, which others of the batch wait for
+)
+
+// What things cost, in bytes and in places.
+const (
+	bytesOfState, bytesOfConfig, bytesOfFrame = 2200, 24, 96
+	workOfState                               = 16
 )
 
 var (
@@ -56,7 +61,7 @@ type Grammar struct {
 	frames map[[2]uint32]*frame
 	named  uint32 // last frame's id
 	states map[string]*state
-	masks  []*state // those with a mask
+	bytes  int // of frames, states and masks
 	start  *state
 	work   int
 	stop   func() bool // while it is compiled
@@ -92,10 +97,8 @@ func (g *Grammar) call(f *frame, ret int32) *frame {
 	}
 	c, ok := g.frames[key]
 	if !ok {
-		if len(g.frames) >= maxFrames {
-			clear(g.frames) // equal ones may then be two, which costs states only
-		}
 		g.named++
+		g.bytes += bytesOfFrame
 		c = &frame{id: g.named, depth: depth, ret: ret, up: f}
 		g.frames[key] = c
 	}
@@ -106,6 +109,7 @@ func (g *Grammar) call(f *frame, ret int32) *frame {
 func (g *Grammar) close(todo []config) (*state, error) {
 	seen := make(map[config]struct{}, len(todo))
 	s := &state{}
+	g.work += workOfState
 	for len(todo) > 0 {
 		c := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
@@ -165,11 +169,26 @@ func (g *Grammar) intern(s *state) *state {
 	if old, ok := g.states[string(key)]; ok {
 		return old
 	}
-	if len(g.states) >= maxKept {
-		clear(g.states) // outputs under way keep theirs
-	}
 	g.states[string(key)] = s
+	g.bytes += bytesOfState + bytesOfConfig*len(s.configs)
 	return s
+}
+
+// trim forgets all when that is too much. Outputs under way keep the state they are
+// in; what followed it is found again. Equal frames may then be two, which costs
+// states only.
+func (g *Grammar) trim() {
+	if g.bytes <= maxBytes {
+		return
+	}
+	for _, s := range g.states { // they hold each other
+		s.next, s.mask = [256]*state{}, nil
+	}
+	g.start.next, g.start.mask = [256]*state{}, nil
+	clear(g.states)
+	clear(g.frames)
+	clear(g.path[:cap(g.path)])
+	g.bytes = 0
 }
 
 func (f *frame) number() uint32 {
@@ -181,12 +200,12 @@ func (f *frame) number() uint32 {
 
 // step returns the state after byte b.
 func (g *Grammar) step(s *state, b byte) (*state, error) {
-	if n := s.next[b]; n != nil {
-		return n, nil
+	if n := s.next[b]; n != nil || s == dead { // dead belongs to all grammars
+		return cmp.Or(n, dead), nil
 	}
 	var todo []config
+	g.work += len(s.configs) / 16 // a look is cheap
 	for _, c := range s.configs {
-		g.work++
 		if p := &g.net.places[c.at]; p.set.has(b) {
 			todo = append(todo, config{p.to, c.frame})
 		}
@@ -204,9 +223,10 @@ func (g *Grammar) step(s *state, b byte) (*state, error) {
 
 // maskOf returns which tokens may follow s.
 func (g *Grammar) maskOf(s *state) ([]uint64, error) {
-	if s.mask != nil {
+	if s.mask != nil || s == dead {
 		return s.mask, nil
 	}
+	g.trim()
 	v := g.vocab
 	mask, path := make([]uint64, (v.size+63)/64), append(g.path[:0], s)
 	g.work = 0
@@ -240,13 +260,8 @@ func (g *Grammar) maskOf(s *state) ([]uint64, error) {
 		}
 	}
 	g.path = path
-	if len(g.masks) >= maxMasks {
-		for _, old := range g.masks {
-			old.mask = nil
-		}
-		g.masks = g.masks[:0]
-	}
-	s.mask, g.masks = mask, append(g.masks, s)
+	s.mask = mask
+	g.bytes += 8 * len(mask)
 	return mask, nil
 }
 
@@ -264,6 +279,7 @@ func (m *Matcher) Push(token int32) bool {
 	g := m.g
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.trim()
 	if token < 0 || int(token) >= g.vocab.size || len(g.vocab.bytes[token]) == 0 {
 		m.at = dead
 	} else {

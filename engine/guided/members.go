@@ -49,6 +49,9 @@ func (s *schema) free(a *ask, more json.RawMessage) (*expr, error) {
 	if err != nil {
 		return nil, err
 	}
+	if hi >= 0 && hi < lo {
+		return nil, fmt.Errorf("%s: maxProperties %d is less than minProperties %d", a.at, hi, lo)
+	}
 	switch string(more) {
 	case "false":
 		return seq(lit("{"), ref(ruleWS), lit("}")), nil
@@ -69,12 +72,12 @@ func (s *schema) free(a *ask, more json.RawMessage) (*expr, error) {
 func (s *schema) members(at string, props []member, required []string) (*expr, error) {
 	name := func(i int, first bool) string { return fmt.Sprintf("%s member %d %v", at, i, first) }
 	for i, p := range props {
-		key, err := json.Marshal(p.name)
+		key, err := quoted(p.name)
 		if err != nil {
 			return nil, err
 		}
 		path := at + "/properties/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(p.name)
-		pair := seq(lit(string(key)), lit(":"), ref(ruleWS), ref(path))
+		pair := seq(lit(key), lit(":"), ref(ruleWS), ref(path))
 		for _, first := range []bool{true, false} {
 			e := seq(pair, ref(name(i+1, false)))
 			if !first {
@@ -89,6 +92,15 @@ func (s *schema) members(at string, props []member, required []string) (*expr, e
 	end := seq(ref(ruleWS), lit("}"))
 	s.extra[name(len(props), true)], s.extra[name(len(props), false)] = lit("}"), end
 	return seq(lit("{"), ref(ruleWS), ref(name(0, true))), nil
+}
+
+// quoted is a name as JSON writes it, without escapes that only HTML needs.
+func quoted(name string) (string, error) {
+	var b strings.Builder
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(name)
+	return strings.TrimSuffix(b.String(), "\n"), err
 }
 
 func (s *schema) array(a *ask) (*expr, error) {

@@ -40,6 +40,7 @@ type builder struct {
 	names []string // by rule
 	body  func(name string) (*expr, error)
 	stop  func() bool
+	steps int
 }
 
 // build compiles the rule start and all that it refers to. stop is asked now and then
@@ -77,15 +78,15 @@ func (b *builder) add(p place) (int32, error) {
 	if len(b.net.places) >= maxStates {
 		return 0, fmt.Errorf("the grammar is too large: more than %d states", maxStates)
 	}
-	if len(b.net.places)%1024 == 0 && b.stop() {
-		return 0, errTime
-	}
 	b.net.places = append(b.net.places, p)
 	return int32(len(b.net.places) - 1), nil
 }
 
 // compile adds what matches e and goes on at next, and returns where it begins.
 func (b *builder) compile(e *expr, next int32) (at int32, err error) {
+	if b.steps++; b.steps%1024 == 0 && b.stop() {
+		return 0, errTime
+	}
 	switch at = next; e.op {
 	case opLit:
 		for i := len(e.lit) - 1; i >= 0 && err == nil; i-- {
@@ -95,6 +96,8 @@ func (b *builder) compile(e *expr, next int32) (at int32, err error) {
 		}
 	case opSet:
 		at, err = b.add(place{kind: isSet, set: e.set, to: next})
+	case opClass:
+		return b.compile(runes(e.ranges...), next)
 	case opSeq:
 		for i := len(e.subs) - 1; i >= 0 && err == nil; i-- {
 			at, err = b.compile(e.subs[i], at)
@@ -106,7 +109,9 @@ func (b *builder) compile(e *expr, next int32) (at int32, err error) {
 			if err != nil {
 				return 0, err
 			}
-			p.eps = append(p.eps, from)
+			if n := len(p.eps); n == 0 || p.eps[n-1] != from { // many may be empty
+				p.eps = append(p.eps, from)
+			}
 		}
 		at, err = b.add(p)
 	case opRepeat:

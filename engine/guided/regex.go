@@ -1,6 +1,7 @@
 package guided
 
 import (
+	"errors"
 	"fmt"
 	"regexp/syntax"
 	"slices"
@@ -15,11 +16,15 @@ func regex(pattern string, inJSON bool) (*expr, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the regular expression cannot be read: %w", err)
 	}
-	body, err := fromRegex(re, inJSON)
+	body, err := fromRegex(re, inJSON, true, true)
 	if err != nil || !inJSON {
 		return body, err
 	}
-	open, shut := anchors(re)
+	open, someOpen := anchored(re, false)
+	shut, someShut := anchored(re, true)
+	if open != someOpen || shut != someShut {
+		return nil, errors.New("of the alternatives of the regular expression only some have ^ or $: give it to all of them")
+	}
 	if !open { // a pattern of a schema may stand anywhere in the string
 		body = seq(rep(ref(ruleChar), 0, -1), body)
 	}
@@ -29,22 +34,43 @@ func regex(pattern string, inJSON bool) (*expr, error) {
 	return body, nil
 }
 
-// anchors reports whether an expression begins with ^ and ends with $.
-func anchors(re *syntax.Regexp) (open, shut bool) {
-	first, last := re, re
-	for first.Op == syntax.OpConcat || first.Op == syntax.OpCapture {
-		first = first.Sub[0]
+// anchored reports whether all ways through an expression begin with ^, or end with $,
+// and whether some do.
+func anchored(re *syntax.Regexp, end bool) (all, some bool) {
+	switch re.Op {
+	case syntax.OpBeginText, syntax.OpBeginLine:
+		return !end, !end
+	case syntax.OpEndText, syntax.OpEndLine:
+		return end, end
+	case syntax.OpConcat, syntax.OpCapture:
+		at := 0
+		if end {
+			at = len(re.Sub) - 1
+		}
+		return anchored(re.Sub[at], end)
+	case syntax.OpAlternate:
+		all = true
+		for _, s := range re.Sub {
+			a, o := anchored(s, end)
+			all, some = all && a, some || o
+		}
 	}
-	for last.Op == syntax.OpConcat || last.Op == syntax.OpCapture {
-		last = last.Sub[len(last.Sub)-1]
-	}
-	return first.Op == syntax.OpBeginText || first.Op == syntax.OpBeginLine, last.Op == syntax.OpEndText || last.Op == syntax.OpEndLine
+	return all, some
 }
 
-func fromRegex(re *syntax.Regexp, inJSON bool) (*expr, error) {
+// fromRegex translates an expression. first and last tell whether it stands at the
+// ends of the whole, where alone anchors may be.
+func fromRegex(re *syntax.Regexp, inJSON, first, last bool) (*expr, error) {
 	var subs []*expr
-	for _, s := range re.Sub {
-		e, err := fromRegex(s, inJSON)
+	for i, s := range re.Sub {
+		f, l := first, last
+		switch re.Op {
+		case syntax.OpConcat:
+			f, l = f && i == 0, l && i == len(re.Sub)-1
+		case syntax.OpStar, syntax.OpPlus, syntax.OpQuest, syntax.OpRepeat:
+			f, l = false, false
+		}
+		e, err := fromRegex(s, inJSON, f, l)
 		if err != nil {
 			return nil, err
 		}
@@ -52,8 +78,16 @@ func fromRegex(re *syntax.Regexp, inJSON bool) (*expr, error) {
 	}
 	fold := re.Flags&syntax.FoldCase != 0
 	switch re.Op {
-	case syntax.OpEmptyMatch, syntax.OpBeginText, syntax.OpEndText, syntax.OpBeginLine, syntax.OpEndLine:
+	case syntax.OpEmptyMatch:
 		return seq(), nil
+	case syntax.OpBeginText, syntax.OpBeginLine:
+		if first {
+			return seq(), nil
+		}
+	case syntax.OpEndText, syntax.OpEndLine:
+		if last {
+			return seq(), nil
+		}
 	case syntax.OpNoMatch:
 		return alt(), nil
 	case syntax.OpLiteral:
@@ -82,7 +116,7 @@ func fromRegex(re *syntax.Regexp, inJSON bool) (*expr, error) {
 	case syntax.OpRepeat:
 		return rep(subs[0], re.Min, re.Max), nil
 	}
-	return nil, fmt.Errorf("the regular expression has %s, which is not supported", re)
+	return nil, fmt.Errorf("the regular expression has %s, which is not supported there", re)
 }
 
 // folded are the ranges of a character, with its other case if that does not matter.
@@ -104,7 +138,7 @@ func class(ranges []rune, inJSON bool) *expr {
 		ranges = without(ranges, '"', '"')
 		ranges = without(ranges, '\\', '\\')
 	}
-	return runes(ranges...)
+	return &expr{op: opClass, ranges: ranges}
 }
 
 // without takes lo to hi out of ranges.

@@ -48,7 +48,9 @@ func cutText(s string) string {
 // named by its pointer.
 type schema struct {
 	root  json.RawMessage
-	extra map[string]*expr // further rules, see members
+	extra map[string]*expr    // further rules, see members
+	known map[string][]member // members of what was looked into, by pointer
+	stop  func() bool
 }
 
 // ignored are keywords that do not change what is valid.
@@ -113,17 +115,23 @@ func (s *schema) rule(name string) (*expr, error) {
 
 // find follows a JSON pointer.
 func (s *schema) find(pointer string) (json.RawMessage, error) {
-	raw := s.root
+	raw, at := s.root, "#"
 	for _, part := range strings.Split(strings.TrimPrefix(pointer, "#"), "/")[1:] {
+		above := at
+		at += "/" + part
 		part = strings.NewReplacer("~1", "/", "~0", "~").Replace(part)
 		var list []json.RawMessage
 		if i, err := strconv.Atoi(part); err == nil && json.Unmarshal(raw, &list) == nil && i >= 0 && i < len(list) {
 			raw = list[i]
 			continue
 		}
-		members, err := object(raw)
-		if err != nil {
-			return nil, fmt.Errorf("$ref %q: %w", cutText(pointer), err)
+		members, ok := s.known[above]
+		if !ok {
+			var err error
+			if members, err = object(raw); err != nil {
+				return nil, fmt.Errorf("$ref %q: %w", cutText(pointer), err)
+			}
+			s.known[above] = members
 		}
 		i := slices.IndexFunc(members, func(m member) bool { return m.name == part })
 		if i < 0 {
@@ -136,6 +144,9 @@ func (s *schema) find(pointer string) (json.RawMessage, error) {
 
 // of is what a schema at a pointer accepts.
 func (s *schema) of(at string, raw json.RawMessage) (*expr, error) {
+	if s.stop() {
+		return nil, errTime
+	}
 	switch string(bytes.TrimSpace(raw)) {
 	case "true":
 		return ref(ruleValue), nil
