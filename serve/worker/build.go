@@ -87,7 +87,7 @@ func (j *job) build(ctx context.Context, kind request.Kind) error {
 	}
 	r.MaxTokens = min(max(1, q.MaxTokensOr(j.defaultBudget())), max(1, j.info.MaxSeqLen-len(prompt)))
 	if q.Guided != nil {
-		if r.Guide, err = j.guides.get(j.Backend, j.info.Vocab, q.Guided, guideTime); err != nil {
+		if r.Guide, err = j.guides.get(ctx, j.Backend, j.info.Vocab, q.Guided, guideTime); err != nil {
 			return err
 		}
 	}

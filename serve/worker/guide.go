@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"time"
@@ -13,6 +14,10 @@ import (
 // guideTime is how long a grammar may take to compile.
 const guideTime = 2 * time.Second
 
+// guidesAtOnce is how many grammars are compiled at a time: the engine needs the
+// processors too.
+const guidesAtOnce = 2
+
 // maxGuides is how many compiled grammars are kept.
 const maxGuides = 64
 
@@ -21,6 +26,7 @@ const maxGuides = 64
 type guides struct {
 	once  sync.Once
 	vocab *guided.Vocab
+	slots chan struct{} // of those that compile
 
 	mu   sync.Mutex
 	of   map[guideKey]*guided.Grammar
@@ -29,10 +35,22 @@ type guides struct {
 
 type guideKey struct{ kind, text string }
 
-// get returns the grammar of a request.
-func (g *guides) get(b *Backend, size int, ask *openai.Guided, limit time.Duration) (request.Guide, error) {
+func newGuides() *guides { return &guides{slots: make(chan struct{}, guidesAtOnce)} }
+
+// get returns the grammar of a request, compiled in limit at most. It waits for its
+// turn until ctx ends.
+func (g *guides) get(ctx context.Context, b *Backend, size int, ask *openai.Guided, limit time.Duration) (request.Guide, error) {
 	key := guideKey{ask.Kind, ask.Text}
 	if c := g.kept(key); c != nil {
+		return grammar{c}, nil
+	}
+	select {
+	case g.slots <- struct{}{}:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("wait for other grammars: %w", context.Cause(ctx))
+	}
+	defer func() { <-g.slots }()
+	if c := g.kept(key); c != nil { // of a request that came just before
 		return grammar{c}, nil
 	}
 	g.once.Do(func() {
@@ -45,7 +63,10 @@ func (g *guides) get(b *Backend, size int, ask *openai.Guided, limit time.Durati
 		})
 	})
 	deadline := time.Now().Add(limit)
-	c, err := compileGuide(key, g.vocab, func() bool { return time.Now().After(deadline) })
+	c, err := compileGuide(key, g.vocab, func() bool { return ctx.Err() != nil || time.Now().After(deadline) })
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("compile a grammar: %w", context.Cause(ctx))
+	}
 	if err != nil {
 		return nil, &request.Error{Code: request.InvalidGrammar, Param: ask.Param, Message: openai.Cut(err.Error(), openai.MaxErrorText)}
 	}

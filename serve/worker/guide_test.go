@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -71,20 +72,20 @@ func TestStructuredOutput(t *testing.T) {
 
 func TestGuidesAreKeptAndBounded(t *testing.T) {
 	b := &Backend{Tokenizer: byteTokenizer(t)}
-	var g guides
+	g := newGuides()
 	ask := &openai.Guided{Kind: "choice", Text: `["a"]`, Param: "guided_choice"}
-	first, err := g.get(b, 300, ask, guideTime)
+	first, err := g.get(t.Context(), b, 300, ask, guideTime)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again, _ := g.get(b, 300, ask, 0); again != first {
+	if again, _ := g.get(t.Context(), b, 300, ask, 0); again != first {
 		t.Error("compiled twice")
 	}
 	if first.Start().Push(eosID) || first.Start().Push(299) {
 		t.Error("a special token, or one beyond the tokenizer, is text")
 	}
 	for i := range 3 * maxGuides {
-		if _, err := g.get(b, 300, &openai.Guided{Kind: "choice", Text: `["` + strings.Repeat("a", i+1) + `"]`}, guideTime); err != nil {
+		if _, err := g.get(t.Context(), b, 300, &openai.Guided{Kind: "choice", Text: `["` + strings.Repeat("a", i+1) + `"]`}, guideTime); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -92,10 +93,22 @@ func TestGuidesAreKeptAndBounded(t *testing.T) {
 		t.Errorf("%d grammars are kept", len(g.of))
 	}
 	// Out of time, it is this request's error.
-	_, err = g.get(b, 300, &openai.Guided{Kind: "json_object", Param: "response_format"}, -1)
+	_, err = g.get(t.Context(), b, 300, &openai.Guided{Kind: "json_object", Param: "response_format"}, -1)
 	var e *request.Error
 	if !errors.As(err, &e) || e.Code != request.InvalidGrammar || e.Param != "response_format" || !strings.Contains(e.Message, "too long") {
 		t.Errorf("%v", err)
+	}
+	// Others compile: it waits for its turn, unless its grammar is there.
+	for range guidesAtOnce {
+		g.slots <- struct{}{}
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := g.get(gone, b, 300, ask, guideTime); !errors.Is(err, context.Canceled) {
+		t.Errorf("without a turn: %v", err)
+	}
+	if _, err := g.get(gone, b, 300, &openai.Guided{Kind: "choice", Text: `["` + strings.Repeat("a", 3*maxGuides) + `"]`}, guideTime); err != nil {
+		t.Errorf("a grammar that is kept: %v", err)
 	}
 	if c, err := compileGuide(guideKey{"regex", "a"}, nil, func() bool { return false }); c != nil || err == nil {
 		t.Errorf("a panic: %v %v", c, err)

@@ -126,7 +126,7 @@ func (s *Server) Attach(b Backend) {
 	if b.EOS == nil && b.Tokenizer != nil {
 		b.EOS = b.Tokenizer.EOS()
 	}
-	b.guides = &guides{}
+	b.guides = newGuides()
 	s.backend.Store(&b)
 }
 
