@@ -68,7 +68,7 @@ func TestListMatchesPTX(t *testing.T) {
 		found := map[string]string{}
 		for _, m := range mods {
 			if v := version.FindSubmatch(m.PTX); v == nil || string(v[1]) > "9.0" {
-				t.Errorf("%s: PTX version %s; drivers of CUDA 13.0 take up to 9.0", m.Name, v)
+				t.Errorf("%s: PTX version %s; drivers of CUDA %d take up to 9.0", m.Name, v, Driver)
 			}
 			for _, e := range entries.FindAllSubmatch(m.PTX, -1) {
 				found[string(e[1])] = m.Name

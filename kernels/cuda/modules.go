@@ -14,6 +14,13 @@ import (
 // for one runs on that and all later ones.
 var Targets = []int{80, 90}
 
+// What compiles the PTX at run time: the version of CUDA, 1000 x major + 10 x minor,
+// that a driver must support at least, and the first driver that does.
+const (
+	Driver        = 13000
+	DriverRelease = "580"
+)
+
 //go:embed ptx/*.ptx
 var ptx embed.FS
 
