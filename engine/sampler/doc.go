@@ -4,8 +4,8 @@
 // seeded request gives the same tokens in every batch, after every pause and
 // on either side of a ctx/gen split.
 //
-// It knows nothing of batches, ranks or devices. A guided-decoding mask is
-// applied by the caller, as -Inf, before Sample.
+// It knows nothing of batches, ranks or devices. With a Guide, Sample first forbids
+// what the grammar of the request does not allow.
 //
 //	st := sampler.New(&req.Sampling, req.Prompt)
 //	tok, err := st.Sample(logits, len(output), output)

@@ -40,8 +40,9 @@ func (s *State) Accept(token int32) { s.counts.add(token) }
 
 // Sample picks output token number index (0-based) from logits, one per
 // vocabulary entry. output holds the tokens before it. logits is changed in
-// place up to the point where log-probabilities are taken. The only error is
-// BadLogits: a NaN or +Inf, or nothing left to choose from.
+// place up to the point where log-probabilities are taken. Errors are BadLogits,
+// a NaN or +Inf or nothing left to choose from, and with a Guide GrammarDeadEnd,
+// InvalidGrammar and Internal.
 func (s *State) Sample(logits []float32, index int, output []int32) (request.Token, *request.Error) {
 	s.counts.sync(s.prompt, output)
 	if err := s.follow(logits, output); err != nil {

@@ -54,7 +54,7 @@ var foreignWorker = map[string]string{
 	"garbage_collection_gen0_threshold":       "there is no Python",
 	"gather_generation_logits":                "logits are not returned",
 	"gpus_per_node":                           "devices are found by the process",
-	"guided_decoding_backend":                 "structured output is not supported",
+	"guided_decoding_backend":                 "structured output is built in",
 	"load_format":                             "the format is read off the file",
 	"lora_config":                             "LoRA is not supported",
 	"max_beam_width":                          "beam search is not supported",
