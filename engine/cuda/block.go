@@ -29,7 +29,7 @@ func (k *blocks) open(dev *gpu.Device, n int, bytes int64) (err error) {
 	k.n, k.bytes = n, bytes
 	err = dev.Do(func() (err error) {
 		if k.pool, err = dev.Alloc(int64(n) * bytes); err != nil {
-			return fmt.Errorf("KV pool of %d blocks: %w", n, err)
+			return fmt.Errorf("KV pool of %d blocks: %w; lower kv_cache_config.max_tokens or free_gpu_memory_fraction", n, err)
 		}
 		return nil
 	})

@@ -153,7 +153,7 @@ func (b *Backend) put(data []byte) (p gpu.Ptr, err error) {
 	}
 	err = b.dev.Do(func() error {
 		if p, err = b.dev.Alloc(int64(len(data))); err != nil {
-			return err
+			return fmt.Errorf("%w; use a model of fewer or smaller weights, more GPUs, or lower kv_cache_config.max_tokens if it is set", err)
 		}
 		return b.dev.Write(p, data)
 	})

@@ -5,11 +5,14 @@ package parallel
 import (
 	"errors"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
 	"tandem/engine/cuda/gpu"
+	"tandem/engine/executor"
 	"tandem/engine/request"
+	"tandem/engine/runner"
 	"tandem/test/tinymodel"
 )
 
@@ -73,6 +76,12 @@ func TestDeviceOutOfMemory(t *testing.T) {
 	end()
 
 	end = others(t, 0)
+	core := executor.DefaultConfig()
+	core.MaxSeqLen = 256
+	_, err = runner.Load(t.Context(), runner.LoadOptions{Path: m.Path, Core: core, Backend: "cuda", TokensOnly: true, PoolTokens: 512})
+	if err == nil || !strings.Contains(err.Error(), "lower kv_cache_config.max_tokens") {
+		t.Errorf("an engine on a full device: %v", err)
+	}
 	for i, r := range requests(m.Vocab, n, tokens) {
 		r.ID = e.NewID()
 		got, err := answer(t.Context(), e, r)

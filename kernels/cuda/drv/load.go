@@ -12,6 +12,7 @@ import "C"
 import (
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"unsafe"
 )
@@ -48,5 +49,5 @@ func open() error {
 	case absent != 0:
 		return fmt.Errorf("%w: %s not found", ErrAbsent, path)
 	}
-	return fmt.Errorf("%w: %s: %s", ErrAbsent, path, text)
+	return fmt.Errorf("%w: %s: %s", ErrAbsent, path, strings.TrimPrefix(text, path+": "))
 }

@@ -75,7 +75,7 @@ func TestLoadSaysWhyThereIsNoDevice(t *testing.T) {
 	}{
 		{"named library missing", []string{"TANDEM_LIBCUDA=/nowhere/libcuda.so.1"}, "no CUDA device: /nowhere/libcuda.so.1, named by TANDEM_LIBCUDA, not found"},
 		{"switched off", []string{"TANDEM_NO_CUDA=1"}, "no CUDA device: switched off by TANDEM_NO_CUDA"},
-		{"no library at all", []string{"TANDEM_LIBCUDA=" + text}, "no CUDA device: " + text + ": "},
+		{"no library at all", []string{"TANDEM_LIBCUDA=" + text}, "no CUDA device: " + text + ": file too short"},
 		{"driver without device", []string{"TANDEM_LIBCUDA=" + refusing}, "no CUDA device: " + refusing + ": cuInit failed with CUDA_ERROR_NO_DEVICE (100)"},
 		{"library of something else", []string{"TANDEM_LIBCUDA=" + empty}, "no CUDA device: " + empty + ": the library has no cuInit"},
 	} {
