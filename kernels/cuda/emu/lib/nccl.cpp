@@ -296,8 +296,9 @@ Result point(void* buf, size_t count, int type, int peer, void* comm, void* stre
 
 Result join(Comm* c) {
   Shared* s = c->s;
-  if (!wait_for(c, [&] { return s->joined.load() >= c->n; })) return refuse(remote_error, "a rank did not join");
+  const bool all = wait_for(c, [&] { return s->joined.load() >= c->n; });
   shm_unlink(c->name.c_str());
+  if (!all) return refuse(remote_error, "a rank did not join");
   for (int r = 0; r < c->n; r++)
     if (r != c->rank && s->slots[r].device == c->device)
       return refuse(invalid_usage, "ranks " + std::to_string(std::min(r, c->rank)) + " and " +
