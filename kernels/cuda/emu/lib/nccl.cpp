@@ -372,6 +372,7 @@ int ncclCommAbort(void* comm) {
   auto* c = static_cast<Comm*>(comm);
   c->aborted = true;
   c->s->aborted = 1;
+  shm_unlink(c->name.c_str());  // still there if it was joining
   return success;
 }
 int ncclCommGetAsyncError(void* comm, int* r) {
