@@ -89,7 +89,7 @@ func TestWhatIsKeptIsBounded(t *testing.T) {
 			g.bytes += maxBytes // as if there were more states
 		}
 	}
-	seen, todo := map[*state]bool{}, []*state{g.start}
+	seen, todo := map[*state]bool{}, []*state{g.start, m.at} // an output under way holds states too
 	for len(todo) > 0 {
 		s := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]

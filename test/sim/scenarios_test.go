@@ -40,6 +40,7 @@ var scenarios = [31][]string{
 	22: {"test/metamorphic: TestScenario22Seeds", "engine/sampler: TestDrawVectors"},
 	23: {"test/sim: TestOverlapChangesNothing", "test/parallel: TestOverlapOnTheCPU"},
 	24: {"test/sim: TestScenario24StopRules", "test/sim: TestOverlapHidesOneStep"},
+	25: {"test/e2e: TestScenario25Guided"},
 	26: {"test/sim: TestScenario26StepFailure", "test/sim: TestTenFailedStepsAreFatal"},
 	27: {"engine/executor: TestLedgerDemotesReasoning", "engine/kvcache: TestLedgerFindsDeadTails"},
 	28: {"engine/kvcache: TestEventsGiveTheIndex", "engine/kvcache: TestEventsTellOfAGap"},
@@ -53,7 +54,6 @@ var scenarios = [31][]string{
 // elsewhere are scenarios whose parts are not built.
 var elsewhere = map[int]string{
 	16: "pulls between ranks of other layouts",
-	25: "guided decoding",
 }
 
 // TestCoreScenariosAreAllHere proves that every scenario has tests, under the
