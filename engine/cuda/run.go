@@ -55,10 +55,13 @@ func (b *Backend) step(batch *tensor.Batch, after, end func() error) error {
 		if err == nil && len(batch.LogitRows) > 0 {
 			err = after()
 		}
-		if err != nil { // what is queued of it must not meet the next step's input
-			return errors.Join(err, b.wait())
+		switch {
+		case err == nil:
+			return end()
+		case b.cfg.Group != nil: // whose peers are in the middle of the step, which ends the group
+			return err
 		}
-		return end()
+		return errors.Join(err, b.wait()) // what is queued of it must not meet the next step's input
 	})
 }
 
