@@ -2,7 +2,6 @@ package cpu
 
 import (
 	"encoding/binary"
-	"math"
 
 	"tandem/engine/tensor"
 )
@@ -22,17 +21,8 @@ func native(h tensor.Host) (tensor.Host, error) {
 		}
 		to := out.Row(i)
 		for j, v := range values {
-			binary.LittleEndian.PutUint16(to[2*j:], roundToBF16(v))
+			binary.LittleEndian.PutUint16(to[2*j:], tensor.F32ToBF16(v))
 		}
 	}
 	return out, nil
-}
-
-// roundToBF16 rounds to the nearest, ties to even; a NaN stays one.
-func roundToBF16(v float32) uint16 {
-	bits := math.Float32bits(v)
-	if v != v {
-		return uint16(bits>>16) | 0x40
-	}
-	return uint16((bits + 0x7fff + bits>>16&1) >> 16)
 }

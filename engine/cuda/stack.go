@@ -165,15 +165,7 @@ func bf16Row(dst []byte, h tensor.Host, row int) error {
 		return err
 	}
 	for i, v := range values {
-		binary.LittleEndian.PutUint16(dst[2*i:], bf16Bits(v))
+		binary.LittleEndian.PutUint16(dst[2*i:], tensor.F32ToBF16(v))
 	}
 	return nil
-}
-
-func bf16Bits(v float32) uint16 {
-	bits := math.Float32bits(v)
-	if v != v {
-		return uint16(bits>>16) | 0x40
-	}
-	return uint16((bits + 0x7fff + bits>>16&1) >> 16)
 }

@@ -55,6 +55,15 @@ func F16ToF32(bits uint16) float32 {
 	return math.Float32frombits(sign | (exp+127-15)<<23 | frac<<13)
 }
 
+// F32ToBF16 rounds to the nearest bits of a bfloat16, ties to even; a NaN stays one.
+func F32ToBF16(v float32) uint16 {
+	bits := math.Float32bits(v)
+	if v != v {
+		return uint16(bits>>16) | 0x40
+	}
+	return uint16((bits + 0x7fff + bits>>16&1) >> 16)
+}
+
 func half(b []byte) float32 { return F16ToF32(binary.LittleEndian.Uint16(b)) }
 
 // F8ToF32 converts the bits of an E4M3 number, the kind without infinities, to

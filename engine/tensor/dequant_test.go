@@ -62,6 +62,17 @@ func TestDequantizeErrors(t *testing.T) {
 	}
 }
 
+func TestF32ToBF16(t *testing.T) {
+	for bits, want := range map[uint32]uint16{
+		0x3f800000: 0x3f80, 0x3f808000: 0x3f80, 0x3f818000: 0x3f82, 0x3f808001: 0x3f81, 0xbf80ffff: 0xbf81, 0x7f7fffff: 0x7f80,
+		0xff800000: 0xff80, 0x7f800001: 0x7fc0, 0xffffffff: 0xffff, 0x00000001: 0, 0x80000000: 0x8000,
+	} {
+		if got := F32ToBF16(math.Float32frombits(bits)); got != want {
+			t.Errorf("%#x becomes %#x, want %#x", bits, got, want)
+		}
+	}
+}
+
 func TestF8ToF32(t *testing.T) {
 	for bits, want := range map[uint8]float64{
 		0x00: 0, 0x38: 1, 0xc0: -2, 0x7e: 448, 0xfe: -448, 0x08: math.Ldexp(1, -6), 0x01: math.Ldexp(1, -9), 0x87: -math.Ldexp(7, -9), 0x3d: 1.625,
