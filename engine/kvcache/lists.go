@@ -19,7 +19,6 @@ type freeLists struct {
 	some       [2]uint64 // which buckets are not empty
 	size       [numLists]int
 	count      int // blocks in all lists
-	empty      int // blocks in the list of empty ones
 }
 
 func (l *freeLists) init(blocks []block) {
@@ -34,9 +33,17 @@ func (l *freeLists) init(blocks []block) {
 
 // first returns the block to hand out next. The lists must not all be empty.
 func (l *freeLists) first() int32 {
-	if l.empty > 0 {
+	if l.empty() > 0 {
 		return l.head[listEmpty]
 	}
+	return l.least()
+}
+
+// empty returns how many blocks hold nothing.
+func (l *freeLists) empty() int { return l.size[listEmpty] }
+
+// least returns the block whose content matters least. There must be one.
+func (l *freeLists) least() int32 {
 	if l.some[0] != 0 {
 		return l.head[bits.TrailingZeros64(l.some[0])]
 	}
@@ -71,11 +78,9 @@ func (l *freeLists) pushBack(id int32, list int8) {
 func (l *freeLists) added(list int8) {
 	l.count++
 	l.size[list]++
-	if list == listEmpty {
-		l.empty++
-		return
+	if list != listEmpty {
+		l.some[list>>6] |= 1 << (list & 63)
 	}
-	l.some[list>>6] |= 1 << (list & 63)
 }
 
 func (l *freeLists) remove(id int32) {
@@ -94,9 +99,7 @@ func (l *freeLists) remove(id int32) {
 	b.list = listNone
 	l.count--
 	l.size[list]--
-	if list == listEmpty {
-		l.empty--
-	} else if l.head[list] < 0 {
+	if list != listEmpty && l.size[list] == 0 {
 		l.some[list>>6] &^= 1 << (list & 63)
 	}
 }

@@ -88,7 +88,7 @@ func (m *Manager) Total() int { return len(m.blocks) }
 func (m *Manager) Free() int { return m.lists.count }
 
 // Reusable returns how many free blocks hold indexed content.
-func (m *Manager) Reusable() int { return m.lists.count - m.lists.empty }
+func (m *Manager) Reusable() int { return m.lists.count - m.lists.empty() }
 
 // Evicted returns how many indexed blocks were given up for room so far.
 func (m *Manager) Evicted() uint64 { return m.evicted }

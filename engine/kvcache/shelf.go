@@ -41,13 +41,13 @@ func (s *shelf) used() int {
 }
 
 // spare returns how many slots hold nothing.
-func (s *shelf) spare() int { return s.limit - len(s.slots) + s.lists.empty }
+func (s *shelf) spare() int { return s.limit - len(s.slots) + s.lists.empty() }
 
 // room takes a slot for content of priority p: an empty one, else that of the
 // content that matters least if it does not matter more. lost is what had to go.
 func (s *shelf) room(p uint8) (slot int32, lost blockhash.Hash, dropped, ok bool) {
 	switch {
-	case s.lists.empty > 0:
+	case s.lists.empty() > 0:
 		slot = s.lists.head[listEmpty]
 		s.lists.remove(slot)
 	case len(s.slots) < s.limit:

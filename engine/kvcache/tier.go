@@ -251,8 +251,8 @@ func (m *Manager) spillAhead() {
 		return
 	}
 	low := max(1, t.host.limit/8)
-	for t.host.spare()+t.spilling < low && t.spilling < maxSpills && t.host.lists.count > t.host.lists.empty {
-		slot := t.host.oldest()
+	for t.host.spare()+t.spilling < low && t.spilling < maxSpills && t.host.lists.count > t.host.lists.empty() {
+		slot := t.host.lists.least()
 		b := &t.host.slots[slot]
 		_, filed := t.disk.find(b.hash)
 		if filed || b.priority < t.MinPriority {
@@ -269,15 +269,6 @@ func (m *Manager) spillAhead() {
 		t.spilling++
 		t.order(job{Move: Move{Kind: Spill, Slot: slot, Hash: b.hash, Parent: b.parent, Priority: b.priority}, file: file, epoch: m.epoch})
 	}
-}
-
-// oldest returns the slot whose content goes next. There must be one.
-func (s *shelf) oldest() int32 {
-	n := s.lists.empty
-	s.lists.empty = 0 // look behind the empty ones
-	slot := s.lists.first()
-	s.lists.empty = n
-	return slot
 }
 
 // fileRoom takes a slot on disk, and erases the file that is there.
