@@ -246,13 +246,17 @@ func (t *tiers) write(mv *executor.Move) {
 	began := time.Now()
 	switch mv.Kind {
 	case kvcache.Spill:
-		e := diskcache.Entry{Hash: mv.Hash, Parent: mv.Parent, Priority: mv.Priority}
-		t.ended("spill", mv.Job, began, t.disk.Write(e, t.slot(mv.Slot)))
+		t.ended("spill", mv.Job, began, t.file(mv, t.slot(mv.Slot)))
 	case kvcache.Erase:
 		t.logged("erase", t.disk.Remove(mv.Hash))
 	case kvcache.EraseAll:
 		t.logged("erase all", t.disk.Clear())
 	}
+}
+
+// file writes the file of a spill.
+func (t *tiers) file(mv *executor.Move, from []byte) error {
+	return t.disk.Write(diskcache.Entry{Hash: mv.Hash, Parent: mv.Parent, Priority: mv.Priority}, from)
 }
 
 // ended reports the end of a move.
@@ -280,33 +284,36 @@ func (t *tiers) flush(core *executor.Core) {
 	if t == nil || t.disk == nil {
 		return
 	}
-	began, written := time.Now(), 0
+	began, written, moves := time.Now(), 0, core.Remains()
 	stage := t.slot(int32(core.Config().Tiers.HostBlocks))
-	for _, mv := range core.Remains() {
+	for i := range moves {
 		if time.Since(began) > partTime {
 			t.log.Warn("not all of the KV cache was written to disk", "limit", partTime, "blocks", written)
 			return
 		}
-		from := stage
-		if mv.Slot >= 0 {
-			from = t.slot(mv.Slot)
-		} else if mv.Kind == kvcache.Spill {
-			if err := t.take(mv.Block, stage); err != nil {
-				t.logged("spill", err)
-				return
-			}
-		}
-		err := t.disk.Remove(mv.Hash)
-		if mv.Kind == kvcache.Spill {
-			err = t.disk.Write(diskcache.Entry{Hash: mv.Hash, Parent: mv.Parent, Priority: mv.Priority}, from)
-			written++
-		}
-		if err != nil {
+		if err := t.leave(&moves[i], stage); err != nil {
 			t.logged("spill", err)
 			return
 		}
+		if moves[i].Kind == kvcache.Spill {
+			written++
+		}
 	}
 	t.log.Info("the KV cache was written to disk", "blocks", written, "took", time.Since(began).Round(time.Millisecond))
+}
+
+// leave carries out a move of flush.
+func (t *tiers) leave(mv *executor.Move, stage []byte) error {
+	switch {
+	case mv.Kind == kvcache.Erase:
+		return t.disk.Remove(mv.Hash)
+	case mv.Slot >= 0:
+		return t.file(mv, t.slot(mv.Slot))
+	}
+	if err := t.take(mv.Block, stage); err != nil {
+		return err
+	}
+	return t.file(mv, stage)
 }
 
 // take copies a block to host memory and waits for it.
