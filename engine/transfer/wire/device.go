@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"time"
 
 	"tandem/engine/transfer"
 	pb "tandem/engine/transfer/transferpb"
@@ -49,19 +48,14 @@ func (p *sharedPeer) openDevice(mem transfer.Memory) (err error) {
 // openDevice reads from the owner's device, or if that cannot be through a stage.
 func (s *sharedReader) openDevice(ctx context.Context, pl *pull, a *pb.Accept, again bool) (reader, error) {
 	key := keyOf(a.GetShared()) + "/device"
-	s.mu.Lock()
-	at, bad := s.failed[key]
-	s.mu.Unlock()
 	_, able := pl.p.memory.Memory.(transfer.DeviceMemory)
-	if able && (!bad || time.Since(at) > retryShared) {
+	if able && s.worth(key) {
 		r, err := s.openPool(ctx, pl, a)
 		if err == nil || ctx.Err() != nil {
 			return r, err
 		}
 		s.cfg.Logger.Info("the owner's device cannot be read directly: KV blocks go through the host", "reason", err)
-		s.mu.Lock()
-		s.failed[key] = time.Now()
-		s.mu.Unlock()
+		s.avoid(key)
 	}
 	return s.openStage(ctx, pl, a, again)
 }

@@ -49,8 +49,11 @@ func (s *segment) close() {
 // not be able to take them away again. The descriptor stays the caller's.
 func mapShared(fd int, size uint64) ([]byte, error) {
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
-	if err != nil || seals&unix.F_SEAL_SHRINK == 0 {
-		return nil, fmt.Errorf("%w: a descriptor whose memory may shrink: seals %#x, %w", errCorrupt, seals, err)
+	if err != nil {
+		return nil, fmt.Errorf("%w: a descriptor without seals: %w", errCorrupt, err)
+	}
+	if seals&unix.F_SEAL_SHRINK == 0 {
+		return nil, fmt.Errorf("%w: a descriptor whose memory may shrink: seals %#x", errCorrupt, seals)
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {

@@ -72,7 +72,7 @@ func readHello(r io.Reader) (h hello, err error) {
 	return hello{kind: b[4], token: token(b[8:])}, nil
 }
 
-// offered is the owner's answer, with the descriptors:
+// sharedOffer is the owner's answer, with the descriptors:
 //
 //	magic "TSM1" | slots u32 | size u64 | board u64
 //

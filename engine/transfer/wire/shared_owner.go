@@ -48,6 +48,8 @@ type sharedPool struct {
 	handle *segment
 }
 
+var errNoHost = errors.New("this system and its network cannot be told from others")
+
 // newSharedOwner opens the socket of a server, nil if shared memory is off or not
 // to be had, which costs only speed.
 func newSharedOwner(s *Server) *sharedOwner {
@@ -57,13 +59,16 @@ func newSharedOwner(s *Server) *sharedOwner {
 	o := &sharedOwner{srv: s, host: thisHost(), pools: map[uint32]sharedPool{}, conns: map[*net.UnixConn]bool{}}
 	name, stamp := newToken(), newToken()
 	o.name, o.stamp = "tandem-kv-"+hex.EncodeToString(name[:]), binary.LittleEndian.Uint64(stamp[:])>>1
-	var err error
-	if o.board, err = newSegment("tandem-kv-board", 8*boardWords); err == nil {
+	err := errNoHost
+	if o.host != "" {
+		o.board, err = newSegment("tandem-kv-board", 8*boardWords)
+	}
+	if err == nil {
 		if o.listener, err = net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: "@" + o.name}); err != nil {
 			o.board.close()
 		}
 	}
-	if err != nil || o.host == "" {
+	if err != nil {
 		s.cfg.Logger.Warn("KV blocks cannot be shared in memory, pullers of this host use TCP", "error", err)
 		return nil
 	}

@@ -52,10 +52,25 @@ func (s *sharedReader) offered(l *link, a *pb.Accept) bool {
 	if n := len(m.GetBlocks()); n > 0 && n != 4*int(a.GetBlocks()) {
 		return false
 	}
+	return s.worth(keyOf(m))
+}
+
+// worth reports whether memory may be tried: it could be had, or that is long ago.
+func (s *sharedReader) worth(key string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at, bad := s.failed[keyOf(m)]
+	at, bad := s.failed[key]
 	return !bad || time.Since(at) > retryShared
+}
+
+// avoid leaves memory alone for a while that could not be had.
+func (s *sharedReader) avoid(key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.failed) > mostKnown {
+		clear(s.failed)
+	}
+	s.failed[key] = time.Now()
 }
 
 func (s *sharedReader) close() {
@@ -81,12 +96,7 @@ func (s *sharedReader) open(ctx context.Context, pl *pull, _ *link, a *pb.Accept
 		r, err = s.openPool(ctx, pl, a)
 	}
 	if err != nil && ctx.Err() == nil && again {
-		s.mu.Lock()
-		if len(s.failed) > mostKnown {
-			clear(s.failed)
-		}
-		s.failed[keyOf(a.GetShared())] = time.Now()
-		s.mu.Unlock()
+		s.avoid(keyOf(a.GetShared()))
 	}
 	return r, err
 }
