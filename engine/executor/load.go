@@ -78,8 +78,8 @@ func (c *Core) likely(s *sequence) int {
 }
 
 // Cached returns how many tokens of a prompt, without its last one, full blocks
-// of the index cover, in whatever tier. It changes nothing and hashes no block behind the first
-// that is missing.
+// of the index cover, in whatever tier. It changes nothing and hashes no block
+// behind the first that is missing.
 func (c *Core) Cached(prompt []int32, salt string) int {
 	return c.lookup(prompt, salt, kvcache.Disk) * c.cfg.BlockTokens
 }

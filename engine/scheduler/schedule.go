@@ -1,7 +1,8 @@
 package scheduler
 
 // Schedule plans one step: decode rows, started prefills, pulls, admissions, in
-// that order, and before the prefills those of short prompts behind long ones. The plan and its slices are valid until the next call.
+// that order, and before the prefills those of short prompts behind long ones. The
+// plan and its slices are valid until the next call.
 func (s *Scheduler) Schedule(lim Limits) *Plan {
 	s.begin(lim)
 	s.decode()
