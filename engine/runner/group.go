@@ -249,7 +249,8 @@ func (m *member) iterate(ctx context.Context) (stop bool, err error) {
 	m.hear(e.Now())
 	began := e.Now()
 	b := m.lock.Plan(began)
-	m.times.sched.add(e.Now() - began)
+	sched := e.Now() - began
+	m.times.sched.add(sched)
 	m.carry()
 	m.publish(e.Now())
 	if b != nil {
@@ -264,7 +265,7 @@ func (m *member) iterate(ctx context.Context) (stop bool, err error) {
 		return step != nil && step.Stop, err
 	}
 	if step.Forward {
-		if err := m.pass(step); err != nil {
+		if err := m.pass(step, sched); err != nil {
 			return false, err
 		}
 	}
@@ -322,17 +323,21 @@ func (m *member) exchange(ctx context.Context) (*lockstep.Step, error) {
 
 // pass runs the forward, with or without own rows. Check has judged the batch, so
 // a pass that fails has left the peers in the middle of it: that ends the group.
-func (m *member) pass(step *lockstep.Step) error {
+// sched is how long it took to plan.
+func (m *member) pass(step *lockstep.Step, sched time.Duration) error {
 	m.fill(step.Batch).RankRows = step.RankRows
+	started := m.clock()
 	res, ran := m.forward(step.Batch)
 	if !ran {
 		return fmt.Errorf("rank %d: %w", m.id, res.Err)
 	}
 	if step.Batch != nil {
-		began := m.g.e.Now()
+		iter, began := step.Batch.Iter, m.clock()
 		m.lock.Apply(began, res)
 		m.carry()
-		m.times.apply.add(m.g.e.Now() - began)
+		took := m.clock() - began
+		m.times.apply.add(took)
+		m.core.Recorder().Time(iter, sched, began-started, took)
 	}
 	return nil
 }

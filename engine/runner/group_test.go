@@ -321,6 +321,14 @@ func TestGroupGenerates(t *testing.T) {
 					}
 				}
 				w.stop()
+				for _, e := range w.engines {
+					for _, m := range e.group.members {
+						timed := func(s executor.StepRecord) bool { return s.Run > 0 }
+						if !slices.ContainsFunc(m.core.Recorder().Steps(nil), timed) {
+							t.Errorf("rank %d recorded no time of any step", m.id)
+						}
+					}
+				}
 			})
 		}
 	}
