@@ -151,7 +151,7 @@ func (p *Puller) run(ctx context.Context, cancel context.CancelCauseFunc, order 
 	delete(p.pulls, id)
 	p.mu.Unlock()
 	if errors.Is(err, errEnded) {
-		p.events(transfer.PullEvent{ID: id, Done: true, Ended: true, First: pl.first, Code: errEnded.code, Reason: errEnded.reason})
+		p.events(transfer.PullEvent{ID: id, Progress: pl.verified, Done: true, Ended: true, First: pl.first, Code: errEnded.code, Reason: errEnded.reason})
 		return
 	}
 	if err != nil {
