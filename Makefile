@@ -43,7 +43,7 @@ test-race: model
 
 # The core with its books checked at every call of Effects.
 test-invariants:
-	$(GO) test -tags invariants ./engine/adprouter/... ./engine/lockstep/... ./engine/runner/... ./test/sim/... ./test/handover/...
+	$(GO) test -tags invariants ./engine/executor ./engine/adprouter/... ./engine/lockstep/... ./engine/runner/... ./test/sim/... ./test/handover/...
 
 # Whole processes, driven from outside, also by the openai packages for Python and Node.
 test-e2e: model clients

@@ -37,7 +37,7 @@ func (c *Core) Hold() *Batch {
 	clear(b.Rows[len(rows):])
 	b.Rows, f.rows = rows, keep
 	c.kv.ClearPending()
-	f.share.ctxRequests, f.share.ctxTokens = 0, 0
+	f.share.ctxRequests, f.share.ctxTokens, f.share.ctxPrior = 0, 0, 0
 	c.recordHeld(f)
 	if len(rows) > 0 {
 		return b

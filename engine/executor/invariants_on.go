@@ -2,6 +2,9 @@
 
 package executor
 
+// checked tells whether the books are checked at every call of Effects.
+const checked = true
+
 // verify panics when the core's books do not balance. It is compiled in under
 // the build tag invariants only: it walks every request and block.
 func (c *Core) verify() {

@@ -7,16 +7,24 @@ import (
 )
 
 // share is how a batch divides into prefill and decode.
-type share struct{ ctxRequests, genRequests, ctxTokens, genTokens int }
+type share struct {
+	ctxRequests, genRequests, ctxTokens, genTokens int
 
-func (s *share) add(ctx bool, tokens int) {
+	ctxPrior   int // sum over prefill rows of their tokens times the positions before them
+	genContext int // sum of the context lengths of decode rows
+}
+
+// add counts a row of tokens behind pos positions.
+func (s *share) add(ctx bool, pos, tokens int) {
 	if ctx {
 		s.ctxRequests++
 		s.ctxTokens += tokens
+		s.ctxPrior += tokens * pos
 		return
 	}
 	s.genRequests++
 	s.genTokens += tokens
+	s.genContext += pos + tokens
 }
 
 // Load sums up what the ranks of an instance tell each other in each

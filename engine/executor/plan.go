@@ -136,7 +136,7 @@ func (c *Core) row(f *flight, s *sequence, n int) Row {
 		c.enter(s, request.Decode)
 	}
 	ctx := s.State != request.Decode && !s.Ahead
-	f.share.add(ctx, n)
+	f.share.add(ctx, s.Computed, n)
 	if s.times.Scheduled == 0 {
 		s.times.Scheduled = c.now
 	}

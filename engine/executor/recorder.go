@@ -39,6 +39,8 @@ type StepRecord struct {
 
 	CtxRequests, GenRequests int // rows
 	CtxTokens, GenTokens     int
+	CtxPrior                 int // sum over prefill rows of their tokens times the positions before them
+	GenContext               int // sum of the context lengths of decode rows
 	Copies                   int
 	IDs                      [recordedRows]request.ID // of the first rows, 0 = none
 
@@ -174,6 +176,7 @@ func (c *Core) recordStep(f *flight) {
 	s := StepRecord{
 		Iter: f.batch.Iter, Planned: f.planned, Outcome: StepRunning, Copies: len(f.batch.Copies), Tally: c.tally,
 		CtxRequests: f.share.ctxRequests, GenRequests: f.share.genRequests, CtxTokens: f.share.ctxTokens, GenTokens: f.share.genTokens,
+		CtxPrior: f.share.ctxPrior, GenContext: f.share.genContext,
 		Running: c.sch.Running(), Waiting: c.sch.Waiting() + c.awaiting, Receiving: c.recvOpen, Leases: c.openLeases,
 		Reusable: c.kv.Reusable(),
 	}
@@ -188,7 +191,7 @@ func (c *Core) recordStep(f *flight) {
 // recordHeld records that a step lost its prefills.
 func (c *Core) recordHeld(f *flight) {
 	c.record.change(f.batch.Iter, func(s *StepRecord) {
-		s.CtxRequests, s.CtxTokens = 0, 0
+		s.CtxRequests, s.CtxTokens, s.CtxPrior = 0, 0, 0
 		if s.GenRequests = len(f.rows); s.GenRequests == 0 {
 			s.Outcome, s.Applied = StepHeld, c.now
 		}

@@ -32,8 +32,16 @@ func TestRecorderTellsStepsAndEvents(t *testing.T) {
 	if failed.Outcome != StepError || failed.Applied != 2*time.Second || failed.Waiting != 0 || failed.Free == 0 {
 		t.Errorf("%+v", failed)
 	}
-	if runs.Outcome != StepRunning || runs.Applied != 0 || runs.Iter != b.Iter {
-		t.Errorf("%+v", runs)
+	prior, context := 0, 0
+	for i := range b.Rows {
+		if row := &b.Rows[i]; row.Context {
+			prior += len(row.Tokens) * row.Pos
+		} else {
+			context += row.Pos + len(row.Tokens)
+		}
+	}
+	if runs.Outcome != StepRunning || runs.Applied != 0 || runs.Iter != b.Iter || prior == 0 || runs.CtxPrior != prior || runs.GenContext != context {
+		t.Errorf("%+v, want %d and %d", runs, prior, context)
 	}
 	r.Core.Cancel(3*time.Second, 2)
 	r.Apply(3*time.Second, r.run(b))

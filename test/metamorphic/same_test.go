@@ -179,10 +179,13 @@ func (v *variant) check(t *testing.T, path string, l load, want []answer) []answ
 	}
 	to := start(t, path, role, v, l)
 	var got []answer
-	for pass := range 2 {
-		if pass == 1 && !v.twice {
-			break
-		}
+	passes := 1
+	if v.twice {
+		passes = 2
+	}
+	// What a pass shows may depend on when its requests come, which a busy machine
+	// delays: then there is another.
+	for pass := 0; pass < passes || pass < mostPasses && !t.Failed() && !v.shown(to); pass++ {
 		got = v.run(t, from, to, l, int64(1+1000*pass))
 		for i := range want {
 			w := want[i]
@@ -194,10 +197,18 @@ func (v *variant) check(t *testing.T, path string, l load, want []answer) []answ
 			}
 		}
 	}
-	if st := to.Stats(time.Minute); v.happened != nil && !v.happened(st) {
-		t.Errorf("the load does not show what it is for: %+v", st)
+	if !v.shown(to) {
+		t.Errorf("the load does not show what it is for: %+v", to.Stats(time.Minute))
 	}
 	return got
+}
+
+// mostPasses is how often the work is done at most.
+const mostPasses = 20
+
+// shown reports whether the engine has shown what the variant is for.
+func (v *variant) shown(e *runner.Engine) bool {
+	return v.happened == nil || v.happened(e.Stats(time.Minute))
 }
 
 func compare(t *testing.T, path string, l load, list []variant) {
@@ -239,7 +250,8 @@ func TestSoakDefaultModelIsAlwaysTheSame(t *testing.T) {
 	}
 	list, l := variants, load{requests: 32, tokens: 40, prompt: 150, pool: 8192, tight: 320, vocab: 49152}
 	if os.Getenv("SOAK") == "" {
-		list, l.requests, l.tokens, l.prompt, l.tight = nil, 8, 10, 40, 80
+		// The three choices of one request need 7 blocks at a time; tight are 5.
+		list, l.requests, l.tokens, l.prompt, l.tight = nil, 8, 10, 55, 80
 		for _, v := range variants {
 			if v.share {
 				list = append(list, v)
