@@ -337,6 +337,9 @@ func TestTiersUnderRandomLoad(t *testing.T) {
 // TestDecodeThatEvictsDoesNotAllocate lets requests grow into a pool full of cached
 // content, which goes to the host and pushes other content out of there.
 func TestDecodeThatEvictsDoesNotAllocate(t *testing.T) {
+	if checked {
+		t.Skip("the checks of invariants allocate")
+	}
 	cfg := DefaultConfig()
 	cfg.Vocab, cfg.MaxSeqLen, cfg.Namespace = 1000, 1<<20, "bench"
 	cfg.MaxBatch, cfg.MaxNumTokens, cfg.Blocks, cfg.Tiers.HostBlocks = 16, 8192, 16*64, 64
