@@ -287,7 +287,9 @@ type DebugStep struct {
 	Outcome   string       `json:"outcome"` // running, ok, failed, void, held
 	CtxRows   int          `json:"ctx_rows"`
 	CtxTokens int          `json:"ctx_tokens"`
+	CtxPrior  int          `json:"ctx_attention"` // sum over prefill rows of their tokens times the positions before them
 	GenRows   int          `json:"gen_rows"`
+	GenDepth  int          `json:"gen_context"` // sum of the context lengths of decode rows
 	Copies    int          `json:"copies"`
 	Arrived   int          `json:"arrived"` // since the step before
 	Admitted  int          `json:"admitted"`
@@ -340,8 +342,8 @@ func debugStep(p *executor.StepRecord, now time.Duration) DebugStep {
 		}
 	}
 	return DebugStep{
-		Iter: p.Iter, AgoMs: ms(now - p.Planned), Outcome: string(p.Outcome), CtxRows: p.CtxRequests, CtxTokens: p.CtxTokens, GenRows: p.GenRequests,
-		Copies: p.Copies, Arrived: p.Arrived, Admitted: p.Admitted, Paused: p.Paused, Finished: p.Finished, Failed: p.Failed, Cancelled: p.Cancelled,
+		Iter: p.Iter, AgoMs: ms(now - p.Planned), Outcome: string(p.Outcome), CtxRows: p.CtxRequests, CtxTokens: p.CtxTokens, CtxPrior: p.CtxPrior, GenRows: p.GenRequests,
+		GenDepth: p.GenContext, Copies: p.Copies, Arrived: p.Arrived, Admitted: p.Admitted, Paused: p.Paused, Finished: p.Finished, Failed: p.Failed, Cancelled: p.Cancelled,
 		Running: p.Running, Waiting: p.Waiting, Receiving: p.Receiving, Leases: p.Leases, Free: p.Free, Reusable: p.Reusable,
 		SchedMs: ms(p.Sched), RunMs: ms(p.Run), ApplyMs: ms(p.Apply), First: first,
 	}

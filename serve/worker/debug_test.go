@@ -36,7 +36,7 @@ func TestDebugPages(t *testing.T) {
 			{ID: 8, State: request.Waiting, Arrived: 9 * second, Entered: 9 * second},
 		},
 		Steps: []executor.StepRecord{
-			{Iter: 4, Planned: 8 * second, Outcome: executor.StepOK, GenRequests: 2, Run: 20 * time.Millisecond, IDs: [8]request.ID{1, 7}},
+			{Iter: 4, Planned: 8 * second, Outcome: executor.StepOK, GenRequests: 2, GenContext: 300, CtxPrior: 40, Run: 20 * time.Millisecond, IDs: [8]request.ID{1, 7}},
 			{Iter: 5, Planned: 9 * second, Outcome: executor.StepRunning, CtxRequests: 1, CtxTokens: 16, Tally: executor.Tally{Arrived: 3}},
 		},
 		Events: []executor.EventRecord{{At: 5 * second, Iter: 3, Kind: executor.EventFailed, ID: 2, Code: request.BadLogits, Text: "NaN"}},
@@ -72,7 +72,7 @@ func TestDebugPages(t *testing.T) {
 
 	_, text = debugGet(t, s, "/debug/flight")
 	f := decode[DebugFlight](t, text).Ranks[0]
-	if len(f.Steps) != 2 || f.Steps[0].RunMs != 20 || f.Steps[0].AgoMs != 2000 || !slices.Equal(f.Steps[0].First, []request.ID{1, 7}) ||
+	if len(f.Steps) != 2 || f.Steps[0].RunMs != 20 || f.Steps[0].AgoMs != 2000 || f.Steps[0].GenDepth != 300 || f.Steps[0].CtxPrior != 40 || !slices.Equal(f.Steps[0].First, []request.ID{1, 7}) ||
 		f.Steps[1].Outcome != "running" || f.Steps[1].Arrived != 3 || len(f.Events) != 1 || f.Events[0].Code != "bad_logits" || f.Events[0].AgoMs != 5000 {
 		t.Errorf("%s", text)
 	}
