@@ -1,0 +1,56 @@
+// What the files of AVX-512 products share. They are compiled for that level, so
+// this stands behind their target pragma and immintrin.h.
+#ifndef TANDEM_MATMUL_AVX512_H
+#define TANDEM_MATMUL_AVX512_H
+
+#include "matmul_impl.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+
+INLINE __m512 half16(const uint8_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+INLINE __m512 byte16(const uint8_t *p)
+{
+	return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
+INLINE __m512 sbyte16(const uint8_t *p)
+{
+	return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
+
+// group_scale reads the scale of half h of group g.
+INLINE __m512 group_scale(const tm_panel *p, const int format, size_t g, const int h)
+{
+	switch (format) {
+	case FMT_W4_1: case FMT_W8_1: return half16(p->scale + g * 64);
+	case FMT_W4_K: case FMT_W8_K:
+		return _mm512_mul_ps(half16(p->super + g / 8 * 64), byte16(p->scale + g * 32));
+	case FMT_W8_S: return _mm512_mul_ps(half16(p->super + g / 8 * 32), sbyte16(p->scale + g * 32 + h * 16));
+	case FMT_W16: return _mm512_loadu_ps(p->scale + g * 64);
+	case FMT_W16_M: return _mm512_loadu_ps(p->scale + g * 128);
+	case FMT_W16_S: return _mm512_loadu_ps(p->scale + g * 128 + h * 64);
+	}
+	return half16(p->scale + g * 32);  // W4_0, W8
+}
+
+INLINE __m512 group_min(const tm_panel *p, const int format, size_t g)
+{
+	if (format == FMT_W4_1 || format == FMT_W8_1)
+		return half16(p->scale + g * 64 + 32);
+	if (format == FMT_W4_K || format == FMT_W8_K)
+		return _mm512_sub_ps(_mm512_set1_ps(-0.0f), _mm512_mul_ps(half16(p->super + g / 8 * 64 + 32),
+		                                                       byte16(p->scale + g * 32 + 16)));
+	return _mm512_loadu_ps(p->scale + g * 128 + 64);
+}
+
+// row_max returns the bits of the greatest magnitude, not a number being more.
+INLINE uint32_t row_max(const float *x, int k)
+{
+	const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
+	__m512i top = _mm512_setzero_si512();
+	for (int i = 0; i < k; i += 16)
+		top = _mm512_max_epi32(top, _mm512_and_si512(_mm512_loadu_si512(x + i), magnitude));
+	return (uint32_t)_mm512_reduce_max_epi32(top);
+}
+
+#endif
