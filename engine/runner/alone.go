@@ -83,6 +83,9 @@ func (e *Engine) plan(r *rank) (*executor.Batch, time.Duration) {
 	}
 	r.carry()
 	if b != nil {
+		if r.rested { // what begins now may hang: it has to be seen then
+			r.look.wanted.Store(true)
+		}
 		r.publish(e.Now())
 	}
 	return b, took
