@@ -18,6 +18,7 @@ import (
 	"tandem/serve/config"
 	"tandem/serve/disagg"
 	"tandem/serve/discovery"
+	"tandem/serve/h1"
 	"tandem/serve/metrics"
 	"tandem/serve/openai"
 	"tandem/serve/router"
@@ -50,7 +51,7 @@ func listen(host string, port int) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen (--port %d): %w", port, err)
 	}
-	return ln, nil
+	return h1.Direct(ln), nil
 }
 
 // encrypt puts TLS on the public listener if the file says so.

@@ -47,6 +47,7 @@ func newConn(nc, below net.Conn) *conn {
 	}
 	if nc == below {
 		c.raw = c.sock
+		c.nc = asSocket(nc)
 	}
 	c.ready = c.tryRead
 	return c
@@ -69,7 +70,7 @@ func (c *conn) alive() bool {
 	quiet := false
 	err := c.sock.Control(func(fd uintptr) {
 		var one [1]byte
-		_, err := syscall.Read(int(fd), one[:])
+		_, err := sysRead(fd, one[:])
 		quiet = errors.Is(err, syscall.EAGAIN)
 	})
 	return err == nil && quiet
@@ -132,12 +133,7 @@ func (c *conn) more() error {
 // tryRead reads what is there. It returns false, without a buffer, when there is nothing yet.
 func (c *conn) tryRead(fd uintptr) bool {
 	c.acquire()
-	for {
-		c.n, c.err = syscall.Read(int(fd), c.buf[c.w:])
-		if c.err != syscall.EINTR { //nolint:errorlint // a system call's own error
-			break
-		}
-	}
+	c.n, c.err = sysRead(fd, c.buf[c.w:])
 	switch {
 	case c.err == syscall.EAGAIN: //nolint:errorlint // a system call's own error
 		c.n = 0

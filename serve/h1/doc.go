@@ -4,4 +4,6 @@
 //
 // It does what calls to workers need: POST with a body in memory, kept connections, TLS, chunked and plain answers,
 // cancellation at any moment. It follows no redirects, uses no proxies and speaks no HTTP/2.
+//
+// Direct gives the same sockets to a server.
 package h1

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"net/http"
 	"strconv"
 	"sync"
@@ -128,10 +129,13 @@ func (e *EventWriter) put(events []byte) error {
 
 // apart calls f on another stack. To write a response's head net/http needs so
 // much of a stack that it would double, and stay so as long as the stream.
-func apart(f func() error) error {
-	done := make(chan error, 1)
-	go func() { done <- f() }()
-	return <-done
+func apart(f func() error) (err error) {
+	// As a coroutine: it begins and ends without the scheduler, which for a
+	// goroutine would wake another thread.
+	next, stop := iter.Pull(func(func(struct{}) bool) { err = f() })
+	defer stop()
+	next()
+	return err
 }
 
 // Error writes the error as an event. The caller ends the response without Done.
