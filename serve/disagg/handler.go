@@ -120,12 +120,8 @@ func (s *Server) admit(ctx context.Context, data []byte, h http.Header, e openai
 	}
 	defer leave()
 	req, err := openai.DecodeRequest(e, data)
-	var oe *openai.Error
-	if errors.As(err, &oe) && strings.HasPrefix(oe.Param, "disaggregated_params") {
-		return errInternalParams()
-	}
 	if err != nil {
-		return err // an *openai.Error for the client
+		return decodeError(err)
 	}
 	if err := s.checkEdge(req); err != nil {
 		return err
@@ -133,9 +129,8 @@ func (s *Server) admit(ctx context.Context, data []byte, h http.Header, e openai
 	params, _ := req.Body.Get("conversation_params")
 	nvext, _ := req.Body.Get("nvext")
 	who, err := s.cfg.Conversations.Resolve(conversation.Source{ConversationParams: params, NVExt: nvext, Header: h})
-	var fe *conversation.FieldError
-	if errors.As(err, &fe) {
-		return openai.Invalid(fe.Param, "%s %s", fe.Param, fe.Message)
+	if err != nil {
+		return conversationError(err)
 	}
 	for range who.Rejected {
 		s.obs.Happened(EventIDRejected)
@@ -166,6 +161,24 @@ func (s *Server) patience(h http.Header) (time.Duration, error) {
 		return s.cfg.RequestTimeout, nil
 	}
 	return time.Duration(ms) * time.Millisecond, nil
+}
+
+// decodeError is what a client is told of a body that cannot be decoded.
+func decodeError(err error) error {
+	var oe *openai.Error
+	if errors.As(err, &oe) && strings.HasPrefix(oe.Param, "disaggregated_params") {
+		return errInternalParams()
+	}
+	return err // an *openai.Error for the client
+}
+
+// conversationError is what a client is told of a conversation id that cannot be.
+func conversationError(err error) error {
+	var fe *conversation.FieldError
+	if errors.As(err, &fe) {
+		return openai.Invalid(fe.Param, "%s %s", fe.Param, fe.Message)
+	}
+	return err //nolint:wrapcheck // there is no other kind
 }
 
 func errInternalParams() *openai.Error {

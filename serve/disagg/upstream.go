@@ -101,7 +101,9 @@ func (s *Server) start(ctx context.Context, p *RoutePlan, c call) (_ *leg, faile
 		}
 		l.cancel(errWorkerLost) // only the first cause counts
 	})
-	l.span = p.link.Child(string(c.role) + " leg")
+	if p.link.Span != nil {
+		l.span = p.link.Child(string(c.role) + " leg")
+	}
 	headers := make(http.Header, 8)
 	s.setHeaders(headers, p, &c)
 	p.link.Inject(l.span, headers)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"iter"
 	"net"
 	"net/http"
 	"net/http/httptrace"
@@ -140,18 +141,13 @@ func (c *Client) connect(ctx context.Context, to *target) (*conn, error) {
 		cn.close()
 	}
 	// Opening a connection needs more stack than all else that a call does. On another stack that memory is free again
-	// at once; on this one it would stay as long as the call.
-	type opened struct {
-		cn  *conn
-		err error
-	}
-	done := make(chan opened, 1)
-	go func() {
-		cn, err := c.open(ctx, to)
-		done <- opened{cn, err}
-	}()
-	o := <-done
-	return o.cn, o.err
+	// at once; on this one it would stay as long as the call. A coroutine has one, and wakes no other thread.
+	var cn *conn
+	var err error
+	next, stop := iter.Pull(func(func(struct{}) bool) { cn, err = c.open(ctx, to) })
+	defer stop()
+	next()
+	return cn, err
 }
 
 // open makes a new connection.

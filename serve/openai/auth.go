@@ -11,14 +11,14 @@ import (
 	"strings"
 )
 
-// Internal headers between frontend and worker.
+// Internal headers between frontend and worker, as net/http keeps them: any other form costs a copy each time.
 const (
-	HeaderRequestID       = "X-Request-ID"
-	HeaderDisaggRequestID = "X-Disagg-Request-ID"
+	HeaderRequestID       = "X-Request-Id"
+	HeaderDisaggRequestID = "X-Disagg-Request-Id"
 	HeaderAuth            = "X-Disagg-Auth"
 	HeaderAffinityKey     = "X-Disagg-Affinity-Key"
 	HeaderAffinityAuth    = "X-Disagg-Affinity-Auth"
-	HeaderDPRank          = "X-Disagg-DP-Rank"
+	HeaderDPRank          = "X-Disagg-Dp-Rank"
 	HeaderTenant          = "X-Disagg-Tenant"
 	HeaderDeadline        = "X-Disagg-Deadline-Ms"
 	HeaderTimeout         = "X-Request-Timeout-Ms" // of a client

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"maps"
 	"net/http"
 	"strconv"
 	"sync"
@@ -42,13 +43,15 @@ func (e *EventWriter) Start() error {
 	return apart(e.flush)
 }
 
+// streamHeaders are those of all streams; nobody changes the values.
+var streamHeaders = http.Header{
+	"Content-Type": {"text/event-stream; charset=utf-8"}, "Cache-Control": {"no-cache"}, "X-Accel-Buffering": {"no"},
+}
+
 // begin writes status line and headers, which go out with the next flush.
 func (e *EventWriter) begin() {
 	e.started = true
-	h := e.w.Header()
-	h.Set("Content-Type", "text/event-stream; charset=utf-8")
-	h.Set("Cache-Control", "no-cache")
-	h.Set("X-Accel-Buffering", "no")
+	maps.Copy(e.w.Header(), streamHeaders)
 	e.deadline()
 	e.w.WriteHeader(http.StatusOK)
 }
