@@ -164,6 +164,7 @@ func TestMixedWorkerRunsAlone(t *testing.T) {
 	}
 }
 
+// Two mixed workers share the legs if they can hand blocks over, else each takes whole requests.
 func TestTwoMixedWorkersSplit(t *testing.T) {
 	both := func(n int, q seen, w http.ResponseWriter, r *http.Request) {
 		if q.params.RequestType == "context_only" {
@@ -172,13 +173,21 @@ func TestTwoMixedWorkersSplit(t *testing.T) {
 		}
 		genReply{}.script(n, q, w, r)
 	}
-	a, b := newStub(t, discovery.Mixed, both), newStub(t, discovery.Mixed, both)
-	r := newRig(t, []*stub{a, b}, []*stub{a, b})
-	for range 4 {
-		got := r.post(completions, hello)
-		got.wantOK(t, "ABC")
-		if c, g := got.header.Get("X-Disagg-Ctx-Server"), got.header.Get("X-Disagg-Gen-Server"); c == g {
-			t.Errorf("both legs at %s", c)
+	for _, endpoint := range []string{"tcp://127.0.0.1:7", ""} {
+		a, b := newStub(t, discovery.Mixed, both), newStub(t, discovery.Mixed, both)
+		a.info.TransferEndpoint, b.info.TransferEndpoint = endpoint, endpoint
+		r := newRig(t, []*stub{a, b}, []*stub{a, b})
+		used := map[string]bool{}
+		for range 4 {
+			got := r.post(completions, hello)
+			got.wantOK(t, "ABC")
+			c, g := got.header.Get("X-Disagg-Ctx-Server"), got.header.Get("X-Disagg-Gen-Server")
+			if used[g] = true; c == g || (c == "-") != (endpoint == "") {
+				t.Errorf("legs at %s and %s, transfer endpoint %q", c, g, endpoint)
+			}
+		}
+		if len(used) != 2 {
+			t.Errorf("requests went to %v only", used)
 		}
 	}
 }

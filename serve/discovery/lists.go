@@ -71,13 +71,19 @@ func (t *table) alone(model string) []Instance {
 // partners lists the others that pair with in, itself left out.
 func partners(leg Role, in Instance, others []Instance) []Instance {
 	var out []Instance
+	if in.Info.whole() {
+		return nil
+	}
 	for _, other := range others {
-		if ok, _ := pairsAs(leg, in.Info, other.Info); ok && other.ID != in.ID {
+		if ok, _ := pairsAs(leg, in.Info, other.Info); ok && other.ID != in.ID && !other.Info.whole() {
 			out = append(out, other)
 		}
 	}
 	return out
 }
+
+// whole tells whether a worker takes whole requests only: a mixed one that hands no blocks over.
+func (s *ServerInfo) whole() bool { return s.Role == Mixed && s.TransferEndpoint == "" }
 
 // mayServe tells whether the instance lists a model, or lists none at all; "" is any model.
 func (i *Instance) mayServe(model string) bool {
