@@ -14,13 +14,14 @@ import (
 // agree on. It reports whether blocks are to be pulled; otherwise the request has
 // ended, since the ctx leg that waits for this one cannot be had.
 func (c *Core) expectBlocks(s *sequence, template *transfer.Handle) bool {
-	if diff := layoutDiff(c.cfg.Layout, template.Layout); diff != "" {
+	if diff := c.misfitting(template.Layout); diff != "" {
 		c.fail(s, request.Errorf(request.LayoutMismatch, "cannot use the context worker's KV blocks: %s", diff))
 		return false
 	}
-	h, p, b := *template, len(s.req.Prompt), c.cfg.BlockTokens
-	h.PromptTokens, h.Root, h.Hashes, h.Layout = p, s.root, slices.Clone(s.chain(p/b, b)), c.cfg.Layout
-	s.Offered, s.pull.handle = p, &h
+	h := *template
+	h.PromptTokens, h.Root = len(s.req.Prompt), s.root
+	h.Hashes = slices.Clone(c.chainOf(s, &h))
+	s.Offered, s.pull.handle = h.PromptTokens, &h
 	return true
 }
 

@@ -156,18 +156,19 @@ func (c *Core) misfit(s *sequence, m *transfer.Attach) (reason, detail string, c
 	if d := layoutDiff(c.cfg.Layout, m.Layout); d != "" {
 		return transfer.RejectLayout, d, request.LayoutMismatch
 	}
-	if m.PromptTokens != len(s.req.Prompt) || m.Prompt != s.promptHash(c.cfg.BlockTokens) {
+	if m.PromptTokens != len(s.req.Prompt) || m.Prompt != promptHash(s, s.chain(len(s.req.Prompt)/c.cfg.BlockTokens, c.cfg.BlockTokens), c.cfg.BlockTokens) {
 		return transfer.RejectPrompt, "the prompt, model or cache_salt differs", request.TransferFailed
 	}
 	return "", "", ""
 }
 
-// promptHash is the chain's value behind the whole prompt, its last block full
-// or not.
-func (s *sequence) promptHash(b int) blockhash.Hash {
-	p := len(s.req.Prompt)
-	s.chain(p/b, b)
-	parent := s.parent(p / b)
+// promptHash is the value behind the whole prompt of the chain of its full blocks
+// of b tokens, its last block full or not.
+func promptHash(s *sequence, chain []blockhash.Hash, b int) blockhash.Hash {
+	p, parent := len(s.req.Prompt), s.root
+	if len(chain) > 0 {
+		parent = chain[len(chain)-1]
+	}
 	if p%b == 0 {
 		return parent
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"tandem/engine/blockhash"
 	"tandem/engine/request"
 	"tandem/engine/transfer"
 )
@@ -31,13 +32,11 @@ func (c *Core) handOver(s *sequence, h *transfer.Handle) bool {
 		return c.expectBlocks(s, h)
 	}
 	s.Offered, s.pull.handle = h.PromptTokens, h
-	diff := layoutDiff(c.cfg.Layout, h.Layout)
+	diff := c.misfitting(h.Layout)
 	code := request.LayoutMismatch
 	if diff == "" {
 		code = request.TransferFailed
-		b := c.cfg.BlockTokens
-		full := s.chain(h.PromptTokens/b, b)
-		if h.Root != s.root || !slices.Equal(full, h.Hashes) {
+		if h.Root != s.root || !slices.Equal(c.chainOf(s, h), h.Hashes) {
 			diff = "the prompt, model or cache_salt differs from the one that was prefilled"
 		}
 	}
@@ -69,13 +68,38 @@ func (c *Core) startPull(s *sequence, have int) {
 	s.admitted = true
 	c.countPrefix(s)
 	c.retime(s)
+	held := have * c.cfg.BlockTokens / p.handle.Layout.BlockTokens
 	order := transfer.Pull{
-		Handle: *p.handle, Have: s.hashes[:have:have], Dst: slices.Clone(s.Table[have : have+p.blocks]),
+		Handle: *p.handle, Have: p.handle.Hashes[:held:held], Dst: slices.Clone(s.Table[have : have+p.blocks]), BlockTokens: c.cfg.BlockTokens,
 	}
 	if p.handle.GenFirst {
-		order.Prompt = s.promptHash(c.cfg.BlockTokens)
+		order.Prompt = promptHash(s, p.handle.Hashes, p.handle.Layout.BlockTokens)
 	}
 	c.fx().Pulls = append(c.fx().Pulls, order)
+}
+
+// misfitting says why blocks of another worker cannot be used here, or "". Blocks
+// of another size can where ours can be made of them.
+func (c *Core) misfitting(theirs transfer.Layout) string {
+	if _, ok := transfer.Reshapes(theirs, c.cfg.Layout); ok {
+		return ""
+	}
+	return layoutDiff(c.cfg.Layout, theirs)
+}
+
+// chainOf returns the hashes of the full blocks that a handle offers of the prompt
+// of s, whose size may be another than here.
+func (c *Core) chainOf(s *sequence, h *transfer.Handle) []blockhash.Hash {
+	b, n := h.Layout.BlockTokens, h.PromptTokens/h.Layout.BlockTokens
+	if b == c.cfg.BlockTokens {
+		return s.chain(n, b)
+	}
+	out, last := make([]blockhash.Hash, n), s.root
+	for i := range out {
+		last = blockhash.Next(last, s.tokens[i*b:(i+1)*b])
+		out[i] = last
+	}
+	return out
 }
 
 // PullEvent takes a byte path's report about one of our pulls.

@@ -44,8 +44,9 @@ type backendConfig struct {
 // devices makes the backends of this process's ranks, all of one kind.
 type devices interface {
 	make(backendConfig) (Backend, error)
-	// packing names the order of bytes inside a KV block.
-	packing() string
+	// packing names the order of bytes inside a KV block, and tells in how many lines
+	// the keys of a head lie, see transfer.Layout.
+	packing(tensor.KVShape) (name string, keyLines int)
 	// pool is the bytes that the KV pools of n ranks may take together when nobody
 	// says how many, 0 = unknown; most is what there is at all. file is the bytes of
 	// the weights that are still to come.
@@ -130,7 +131,7 @@ func (d *cpuDevices) make(c backendConfig) (Backend, error) {
 	return b, nil
 }
 
-func (d *cpuDevices) packing() string { return cpu.Packing }
+func (d *cpuDevices) packing(kv tensor.KVShape) (string, int) { return cpu.Packing, cpu.KeyLines(kv) }
 
 func (d *cpuDevices) pool(int, int64) (share, most int64) {
 	return int64(float64(availableMemory()) * memoryShare), totalMemory()

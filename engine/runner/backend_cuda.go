@@ -86,7 +86,7 @@ func (l ncclLink) AllReduce(ctx context.Context, dst, src uint64, count int, str
 	return l.NCCL.AllReduce(ctx, dst, src, count, comm.NCCLF32, stream)
 }
 
-func (d *cudaDevices) packing() string { return cuda.Packing }
+func (d *cudaDevices) packing(tensor.KVShape) (string, int) { return cuda.Packing, 1 }
 
 // pool leaves room for the weights, which each device may hold all of, and for what
 // steps need.

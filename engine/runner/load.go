@@ -323,8 +323,9 @@ func (l *Loaded) engine(ctx context.Context, o *LoadOptions, ck *model.Checkpoin
 	name := cmp.Or(o.ServedName, o.DefaultName, ownName(ck))
 	core.Incarnation = o.Incarnation
 	core.Layout = transfer.Layout{
-		Layers: kv.Layers, KVHeads: ck.Config.KVHeads, HeadDim: kv.HeadDim, DType: kv.DType.String(), BlockTokens: kv.BlockTokens, Packing: l.devices.packing(),
+		Layers: kv.Layers, KVHeads: ck.Config.KVHeads, HeadDim: kv.HeadDim, DType: kv.DType.String(), BlockTokens: kv.BlockTokens,
 	}
+	core.Layout.Packing, core.Layout.KeyLines = l.devices.packing(kv)
 	fingerprint := ck.Fingerprint()
 	tiers, err := o.tiers(&core, fingerprint, l.Backends[0].Info(), ranks)
 	if err != nil {

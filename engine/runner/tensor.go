@@ -12,6 +12,7 @@ import (
 	"tandem/engine/comm"
 	"tandem/engine/tensor"
 	"tandem/engine/transfer"
+	"tandem/engine/transfer/wire"
 )
 
 // tensorGroup is this process's part of the ranks that share every request. Rank
@@ -294,18 +295,29 @@ func (l *Loaded) tensorParallel(ctx context.Context, o *LoadOptions, cfg Config,
 	for _, b := range l.Backends {
 		t.leader.local = append(t.leader.local, b)
 	}
-	layout := cfg.Core.Layout
-	memory := &splitMemory{layers: layout.Layers, heads: layout.KVHeads, tile: layout.BlockBytes() / (2 * layout.Layers * layout.KVHeads)}
-	for rank, b := range l.Backends {
-		first, n := o.parallel(rank).KVHeads(&l.Config)
-		memory.pools = append(memory.pools, b)
-		memory.parts = append(memory.parts, headRange{first, n})
+	var memory transfer.Memory
+	if !spans { // else nothing here needs all of a block
+		if memory, err = l.joined(o, cfg.Core.Layout); err != nil {
+			_ = group.Close()
+			return err
+		}
 	}
 	cfg.Tiers.Memory = memory
 	if l.Engine, err = New(cfg, t.leader, l.transport(0, memory)); err == nil {
 		l.Engine.tensor = t
 	}
 	return err
+}
+
+// joined is the memory of all ranks as one pool with all KV heads, so that
+// hand-overs between workers of different tensor_parallel_size work.
+func (l *Loaded) joined(o *LoadOptions, layout transfer.Layout) (transfer.Memory, error) {
+	pools, parts := make([]transfer.Memory, len(l.Backends)), make([]transfer.Part, len(l.Backends))
+	for rank, b := range l.Backends {
+		first, n := o.parallel(rank).KVHeads(&l.Config)
+		pools[rank], parts[rank] = b, transfer.Part{Layers: layout.Layers, FirstHead: first, Heads: n}
+	}
+	return wire.Join(layout, pools, parts)
 }
 
 // agree finds the number of KV blocks that all ranks have.
@@ -356,64 +368,4 @@ func (e *Engine) runTensor(ctx context.Context) error {
 		return nil
 	}
 	return err
-}
-
-// headRange is n KV heads from first on.
-type headRange struct{ first, n int }
-
-// splitMemory shows the blocks of all ranks as one pool with all KV heads, in the
-// order of an unsplit one, so that hand-overs between workers of different
-// tensor_parallel_size work.
-type splitMemory struct {
-	pools         []transfer.Memory
-	parts         []headRange
-	layers, heads int
-	tile          int // bytes of keys or values of one head in a block
-}
-
-// Block returns nil: no block lies in one piece.
-func (m *splitMemory) Block(int32) []byte { return nil }
-
-// BlockBytes is the size of a block with all heads.
-func (m *splitMemory) BlockBytes() int { return m.tile * 2 * m.layers * m.heads }
-
-// Read copies a block to dst.
-func (m *splitMemory) Read(id int32, dst []byte) {
-	for rank := range m.parts {
-		block, split := m.part(rank, id)
-		if split != nil {
-			split.Read(id, block)
-		}
-		m.each(rank, func(own, whole, n int) { copy(dst[whole:whole+n], block[own:]) })
-	}
-}
-
-// Write copies src to a block. Heads that several ranks have go to each of them.
-func (m *splitMemory) Write(id int32, src []byte) {
-	for rank := range m.parts {
-		block, split := m.part(rank, id)
-		m.each(rank, func(own, whole, n int) { copy(block[own:own+n], src[whole:]) })
-		if split != nil {
-			split.Write(id, block)
-		}
-	}
-}
-
-// part is a rank's share of a block: the bytes themselves, or a buffer for them
-// and the memory behind it.
-func (m *splitMemory) part(rank int, id int32) ([]byte, transfer.SplitMemory) {
-	if block := m.pools[rank].Block(id); block != nil {
-		return block, nil
-	}
-	split := m.pools[rank].(transfer.SplitMemory)
-	return make([]byte, split.BlockBytes()), split
-}
-
-// each calls f for every stretch of a rank's block: where it begins there and in
-// the whole block, and its bytes.
-func (m *splitMemory) each(rank int, f func(own, whole, n int)) {
-	part := m.parts[rank]
-	for i := range 2 * m.layers {
-		f(i*part.n*m.tile, (i*m.heads+part.first)*m.tile, part.n*m.tile)
-	}
 }

@@ -57,18 +57,24 @@ type Layout struct {
 	DType       string // "F32", "BF16", "F16" or "F8"
 	BlockTokens int
 	Packing     string // name of the byte order inside one block
+	// KeyLines is in how many lines the keys of one head lie in a block; all tokens
+	// have equal shares of each, in their order. Values are in one line. 0 = unknown:
+	// then only blocks of the same size can be used.
+	KeyLines int
 }
 
 // BlockBytes returns the bytes of one block over all layers, K and V.
-func (l Layout) BlockBytes() int {
-	size := 2
+func (l Layout) BlockBytes() int { return l.Layers * 2 * l.KVHeads * l.BlockTokens * l.headBytes() }
+
+// headBytes are those of one token's keys, or values, of one head.
+func (l Layout) headBytes() int {
 	switch l.DType {
 	case "F32":
-		size = 4
+		return 4 * l.HeadDim
 	case "F8":
-		size = 1
+		return l.HeadDim
 	}
-	return l.Layers * 2 * l.KVHeads * l.HeadDim * l.BlockTokens * size
+	return 2 * l.HeadDim
 }
 
 // Blocks returns how many blocks tokens positions take.
@@ -92,6 +98,14 @@ type SplitMemory interface {
 	Read(id int32, dst []byte)
 	// Write overwrites a block with src, of BlockBytes bytes.
 	Write(id int32, src []byte)
+}
+
+// TurnMemory is a SplitMemory of which several ranks have the same bytes.
+type TurnMemory interface {
+	SplitMemory
+	// ReadFor is Read for a transfer: of those that have the same bytes, each one's
+	// are read for other transfers.
+	ReadFor(id ID, block int32, dst []byte)
 }
 
 // SharedMemory is a Memory that other processes of the host may map: block id
@@ -222,9 +236,12 @@ const (
 // Pull is the gen core's order to fetch a request's missing blocks.
 type Pull struct {
 	Handle Handle
-	Have   []blockhash.Hash // prefix held in the gen index
-	Dst    []int32          // pool blocks for the rest: Blocks(PromptTokens)-len(Have) of them
-	Prompt blockhash.Hash   // behind the last token, for Handle.GenFirst
+	Have   []blockhash.Hash // prefix of the handle's that is held in the gen index
+	Dst    []int32          // pool blocks for the rest of the prompt
+	// BlockTokens is how many tokens a block of Dst has, 0 = as many as the handle's. If
+	// that is another number, Have are the handle's blocks that are held as a whole.
+	BlockTokens int
+	Prompt      blockhash.Hash // behind the last token, for Handle.GenFirst
 }
 
 // PullEvent is what the byte path reports about a pull, through the driver's inbox.

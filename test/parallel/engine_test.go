@@ -201,6 +201,9 @@ func TestHandOversBetweenDivisions(t *testing.T) {
 	adp2 := division{ranks: 2, attentionDP: true, adp: func(s *adprouter.Settings) { s.Conversations = true }}
 	spread := adp2
 	spread.processes = 2
+	large, large2 := one, tp2
+	large.core = func(c *executor.Config) { c.BlockTokens = 32 }
+	large2.core = large.core
 	want := answers(t, one.start(t, m.Path), m.Vocab, 12, 8)
 	for _, c := range []struct {
 		name     string
@@ -213,6 +216,8 @@ func TestHandOversBetweenDivisions(t *testing.T) {
 		{"ADP 2 to TP 4", adp2, tp4},
 		{"TP 2 to ADP 2", tp2, adp2},
 		{"ADP over processes to ADP over processes", spread, spread},
+		{"blocks of 16 to blocks of 32", one, large},
+		{"TP 2 with blocks of 32 to TP 4 with blocks of 16", large2, tp4},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.ctx.role, c.gen.role = executor.Ctx, executor.Gen

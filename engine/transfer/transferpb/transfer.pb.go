@@ -33,6 +33,7 @@ type Layout struct {
 	Dtype         string                 `protobuf:"bytes,4,opt,name=dtype,proto3" json:"dtype,omitempty"`
 	BlockTokens   uint32                 `protobuf:"varint,5,opt,name=block_tokens,json=blockTokens,proto3" json:"block_tokens,omitempty"`
 	Packing       string                 `protobuf:"bytes,6,opt,name=packing,proto3" json:"packing,omitempty"`
+	KeyLines      uint32                 `protobuf:"varint,7,opt,name=key_lines,json=keyLines,proto3" json:"key_lines,omitempty"` // of a head's keys in a block, 0 = not told
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -107,6 +108,13 @@ func (x *Layout) GetPacking() string {
 		return x.Packing
 	}
 	return ""
+}
+
+func (x *Layout) GetKeyLines() uint32 {
+	if x != nil {
+		return x.KeyLines
+	}
+	return 0
 }
 
 // Handle is what a gen worker needs to fetch a request's blocks. It travels
@@ -1315,14 +1323,15 @@ var File_transfer_proto protoreflect.FileDescriptor
 
 const file_transfer_proto_rawDesc = "" +
 	"\n" +
-	"\x0etransfer.proto\x12\x12tandem.transfer.v1\"\xa9\x01\n" +
+	"\x0etransfer.proto\x12\x12tandem.transfer.v1\"\xc6\x01\n" +
 	"\x06Layout\x12\x16\n" +
 	"\x06layers\x18\x01 \x01(\rR\x06layers\x12\x19\n" +
 	"\bkv_heads\x18\x02 \x01(\rR\akvHeads\x12\x19\n" +
 	"\bhead_dim\x18\x03 \x01(\rR\aheadDim\x12\x14\n" +
 	"\x05dtype\x18\x04 \x01(\tR\x05dtype\x12!\n" +
 	"\fblock_tokens\x18\x05 \x01(\rR\vblockTokens\x12\x18\n" +
-	"\apacking\x18\x06 \x01(\tR\apacking\"\xbd\x02\n" +
+	"\apacking\x18\x06 \x01(\tR\apacking\x12\x1b\n" +
+	"\tkey_lines\x18\a \x01(\rR\bkeyLines\"\xbd\x02\n" +
 	"\x06Handle\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x10R\x02id\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\tR\vincarnation\x12\x1a\n" +

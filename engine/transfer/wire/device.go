@@ -49,7 +49,7 @@ func (p *sharedPeer) openDevice(mem transfer.Memory) (err error) {
 func (s *sharedReader) openDevice(ctx context.Context, pl *pull, a *pb.Accept, again bool) (reader, error) {
 	key := keyOf(a.GetShared()) + "/device"
 	_, able := pl.p.memory.Memory.(transfer.DeviceMemory)
-	if able && s.worth(key) {
+	if able && pl.to.reshape == nil && s.worth(key) {
 		r, err := s.openPool(ctx, pl, a)
 		if err == nil || ctx.Err() != nil {
 			return r, err

@@ -116,14 +116,14 @@ func checkHandle(h *transfer.Handle, m *pb.Handle) error {
 func encodeLayout(l transfer.Layout) *pb.Layout {
 	return &pb.Layout{
 		Layers: uint32(l.Layers), KvHeads: uint32(l.KVHeads), HeadDim: uint32(l.HeadDim),
-		Dtype: l.DType, BlockTokens: uint32(l.BlockTokens), Packing: l.Packing,
+		Dtype: l.DType, BlockTokens: uint32(l.BlockTokens), Packing: l.Packing, KeyLines: uint32(l.KeyLines),
 	}
 }
 
 func decodeLayout(m *pb.Layout) (transfer.Layout, error) {
 	l := transfer.Layout{
 		Layers: int(m.GetLayers()), KVHeads: int(m.GetKvHeads()), HeadDim: int(m.GetHeadDim()),
-		DType: m.GetDtype(), BlockTokens: int(m.GetBlockTokens()), Packing: m.GetPacking(),
+		DType: m.GetDtype(), BlockTokens: int(m.GetBlockTokens()), Packing: m.GetPacking(), KeyLines: int(m.GetKeyLines()),
 	}
 	if l.DType != "F32" && l.DType != "BF16" && l.DType != "F16" && l.DType != "F8" {
 		return l, fmt.Errorf("layout.dtype %.20q is not F32, BF16 or F16", l.DType)
@@ -136,6 +136,7 @@ func decodeLayout(m *pb.Layout) (transfer.Layout, error) {
 		inRange("layout.kv_heads", uint64(m.GetKvHeads()), 1, maxKVHeads),
 		inRange("layout.head_dim", uint64(m.GetHeadDim()), 1, maxHeadDim),
 		inRange("layout.block_tokens", uint64(m.GetBlockTokens()), 1, maxBlockTokens),
+		inRange("layout.key_lines", uint64(m.GetKeyLines()), 0, maxHeadDim),
 	)
 	if err != nil {
 		return l, err

@@ -163,9 +163,8 @@ func (r *localReader) poll() (int, error) {
 	if err := context.Cause(r.ctx); err != nil {
 		return 0, err
 	}
-	block := r.ss.rank.memory.at(r.ss.blocks[r.next-r.ss.skip])
-	dst := r.pl.p.memory.at(r.pl.order.Dst[r.pl.verified])
-	if err := r.ss.read(nil, func() error { return dst.copyFrom(block) }); err != nil {
+	block := r.ss.rank.memory.lent(r.ss.id, r.ss.blocks[r.next-r.ss.skip])
+	if err := r.ss.read(nil, func() error { return r.pl.to.copy(r.pl.verified, block) }); err != nil {
 		return 0, stale(err)
 	}
 	r.next, r.ordered = r.next+1, r.ordered-1

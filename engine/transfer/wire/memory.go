@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"fmt"
 	"sync"
 
 	"tandem/engine/transfer"
@@ -12,13 +11,15 @@ import (
 type memory struct {
 	transfer.Memory
 	split      transfer.SplitMemory // nil if every block is in one piece
+	turns      transfer.TurnMemory  // nil if no byte is there twice
 	blockBytes int                  // as the first block says
 	spare      sync.Pool            // of *[]byte
 }
 
 func newMemory(m transfer.Memory) *memory {
 	split, _ := m.(transfer.SplitMemory)
-	mem := &memory{Memory: m, split: split}
+	turns, _ := m.(transfer.TurnMemory)
+	mem := &memory{Memory: m, split: split, turns: turns}
 	mem.blockBytes = mem.at(0).size()
 	return mem
 }
@@ -28,9 +29,17 @@ type extent struct {
 	bytes []byte
 	m     *memory
 	id    int32
+	of    transfer.ID // that it is read for
 }
 
 func (m *memory) at(id int32) extent { return extent{bytes: m.Block(id), m: m, id: id} }
+
+// lent is a block that is read for a transfer.
+func (m *memory) lent(to transfer.ID, id int32) extent {
+	e := m.at(id)
+	e.of = to
+	return e
+}
 
 // size is the bytes of the block, 0 if there is no such block.
 func (e extent) size() int {
@@ -42,14 +51,6 @@ func (e extent) size() int {
 
 // inOnePiece tells whether the block is used where it is, not through a buffer.
 func (e extent) inOnePiece() bool { return e.bytes != nil || e.m.split == nil }
-
-// place is where the block's bytes are read or written: the block or the buffer.
-func (e extent) place(buf *[]byte) []byte {
-	if e.inOnePiece() {
-		return e.bytes
-	}
-	return *buf
-}
 
 // fill overwrites the block with bytes of its size.
 func (e extent) fill(src []byte) {
@@ -66,26 +67,11 @@ func (e extent) copyTo(dst []byte) {
 		copy(dst, e.bytes)
 		return
 	}
+	if e.m.turns != nil {
+		e.m.turns.ReadFor(e.of, e.id, dst)
+		return
+	}
 	e.m.split.Read(e.id, dst)
-}
-
-// copyFrom overwrites the block with another one.
-func (e extent) copyFrom(src extent) error {
-	if e.size() != src.size() {
-		return fmt.Errorf("block %d has %d bytes, the owner's block %d has %d", e.id, e.size(), src.id, src.size())
-	}
-	switch {
-	case src.inOnePiece():
-		e.fill(src.bytes)
-	case e.inOnePiece():
-		src.copyTo(e.bytes)
-	default:
-		buf := e.m.borrow()
-		src.m.split.Read(src.id, *buf)
-		e.m.split.Write(e.id, *buf)
-		e.m.giveBack(buf)
-	}
-	return nil
 }
 
 // borrow takes a buffer for one block out of spare, nil where none is needed.

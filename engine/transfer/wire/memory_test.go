@@ -183,7 +183,7 @@ func TestSplitMemorySizes(t *testing.T) {
 	})
 	// A block that is not there, seen only after the ACCEPT.
 	m := newMemory(newPool(1, 8))
-	if err := m.at(0).copyFrom(extent{m: m, id: 3}); err == nil {
+	if err := (&places{m: m, dst: []int32{0}, size: 8}).copy(0, extent{m: m, id: 3}); err == nil {
 		t.Error("a missing block was copied")
 	}
 }

@@ -30,7 +30,8 @@ type pull struct {
 	p        *Puller
 	ctx      context.Context
 	order    transfer.Pull
-	verified int
+	to       *places
+	verified int              // of the owner's blocks that must come
 	path     string           // by which blocks came last
 	first    []transfer.Token // of FIN
 	reported time.Time
@@ -39,10 +40,11 @@ type pull struct {
 // errEnded is the end of a pull whose request ended with its first token.
 var errEnded = &pullError{code: CodeFailed, reason: "the request ended with its first token"}
 
-func (pl *pull) run() error {
-	if err := pl.check(); err != nil {
+func (pl *pull) run() (err error) {
+	if pl.to, err = placesOf(pl.p.memory, &pl.order); err != nil {
 		return err
 	}
+	defer pl.to.close()
 	for tries := 0; ; {
 		before := pl.verified
 		err := pl.once()
@@ -82,21 +84,12 @@ func (pl *pull) have() []transfer.Hash {
 	return h[:min(len(pl.order.Have)+pl.verified, len(h))]
 }
 
-// check compares the order with its handle before the network is touched.
-func (pl *pull) check() error {
-	h, dst := &pl.order.Handle, pl.order.Dst
-	if h.Layout.BlockTokens <= 0 {
-		return fmt.Errorf("pull %d: the handle has no layout", h.ID)
+// filled is how many blocks of the order are here as a whole.
+func (pl *pull) filled() int {
+	if pl.to == nil {
+		return 0
 	}
-	if want := h.Layout.Blocks(h.PromptTokens) - len(pl.order.Have); len(dst) != want {
-		return fmt.Errorf("pull %d: %d destination blocks, want %d", h.ID, len(dst), want)
-	}
-	for _, id := range dst {
-		if got, want := pl.p.memory.at(id).size(), h.Layout.BlockBytes(); got != want {
-			return &pullError{code: CodeLayout, reason: fmt.Sprintf("own blocks have %d bytes, the handle's %d", got, want)}
-		}
-	}
-	return nil
+	return pl.to.filled(pl.verified)
 }
 
 // attach opens the control stream and gets an ACCEPT. A broken or silent
@@ -262,7 +255,7 @@ func (pl *pull) takeFirst(fin *pb.Fin) (err error) {
 // FIN says that there are no more.
 func (pl *pull) fetch(l *link, a *pb.Accept) (*pb.Fin, error) {
 	r := pl.p.routes(l, a)
-	defer func() { r.shut(pl.verified == len(pl.order.Dst)) }()
+	defer func() { r.shut(pl.verified == pl.to.want) }()
 	ready, ordered := pl.within(a, int(a.GetBlocks()-a.GetComing())), 0
 	var fin *pb.Fin
 	for {
@@ -279,7 +272,7 @@ func (pl *pull) fetch(l *link, a *pb.Accept) (*pb.Fin, error) {
 			return l.ending(fin, err)
 		}
 		if fin != nil {
-			ready = len(pl.order.Dst)
+			ready = pl.to.want
 		} else {
 			ready = max(ready, pl.within(a, int(l.ready.Load())))
 		}
@@ -293,9 +286,9 @@ func (pl *pull) request(a *pb.Accept) pullRequest {
 	}
 }
 
-// within turns a count of the blocks of an ACCEPT into one of those of Dst.
+// within turns a count of the blocks of an ACCEPT into one of those that must come.
 func (pl *pull) within(a *pb.Accept, n int) int {
-	return min(max(int(a.GetSkip())+n-len(pl.order.Have), pl.verified), len(pl.order.Dst))
+	return min(max(int(a.GetSkip())+n-len(pl.order.Have), pl.verified), pl.to.want)
 }
 
 // step orders what is ready and takes what comes. A path that breaks is opened
@@ -376,5 +369,5 @@ func (pl *pull) advance(path string, n int) {
 // report tells the core that the owner is alive and how far the pull is.
 func (pl *pull) report() {
 	pl.reported = time.Now()
-	pl.p.events(transfer.PullEvent{ID: pl.order.Handle.ID, Progress: pl.verified})
+	pl.p.events(transfer.PullEvent{ID: pl.order.Handle.ID, Progress: pl.filled()})
 }

@@ -151,18 +151,18 @@ func (p *Puller) run(ctx context.Context, cancel context.CancelCauseFunc, order 
 	delete(p.pulls, id)
 	p.mu.Unlock()
 	if errors.Is(err, errEnded) {
-		p.events(transfer.PullEvent{ID: id, Progress: pl.verified, Done: true, Ended: true, First: pl.first, Code: errEnded.code, Reason: errEnded.reason})
+		p.events(transfer.PullEvent{ID: id, Progress: pl.filled(), Done: true, Ended: true, First: pl.first, Code: errEnded.code, Reason: errEnded.reason})
 		return
 	}
 	if err != nil {
 		p.cfg.Logger.Log(context.WithoutCancel(ctx), level, "fetching KV blocks failed", "disagg_request_id", int64(id),
 			"endpoint", order.Handle.Endpoint, "blocks", pl.verified, "error", err)
-		p.events(failed(id, pl.verified, err))
+		p.events(failed(id, pl.filled(), err))
 		return
 	}
 	p.traffic.pulled(pl.path)
 	p.cfg.Logger.Debug("KV blocks fetched", "disagg_request_id", int64(id), "endpoint", order.Handle.Endpoint, "path", pl.path, "blocks", pl.verified)
-	p.events(transfer.PullEvent{ID: id, Progress: pl.verified, Done: true, OK: true, First: pl.first})
+	p.events(transfer.PullEvent{ID: id, Progress: pl.filled(), Done: true, OK: true, First: pl.first})
 }
 
 func failed(id transfer.ID, verified int, err error) transfer.PullEvent {

@@ -85,7 +85,7 @@ func (ss *session) servePull(conn net.Conn, req *pullRequest) error {
 	defer mem.giveBack(buf)
 	for i := range req.blocks {
 		h := req.frame(i)
-		block, err := ss.load(conn, mem.at(ss.blocks[int(h.block)-ss.skip]), buf)
+		block, err := ss.load(conn, mem.lent(ss.id, ss.blocks[int(h.block)-ss.skip]), buf)
 		if err == nil {
 			err = ss.writeFrame(conn, h, block, req.plain)
 		}
@@ -133,7 +133,7 @@ func (ss *session) load(conn net.Conn, e extent, buf *[]byte) ([]byte, error) {
 		return e.bytes, nil
 	}
 	err := ss.read(conn, func() error {
-		e.m.split.Read(e.id, *buf)
+		e.copyTo(*buf)
 		return nil
 	})
 	return *buf, err

@@ -320,7 +320,7 @@ func (r *poolReader) poll() (int, error) {
 		if at+r.size > uint64(len(r.peer.pool)) {
 			return 0, fmt.Errorf("shared memory: %w: a block at %d of %d bytes", errCorrupt, at, len(r.peer.pool))
 		}
-		r.pl.p.memory.at(r.pl.order.Dst[r.pl.verified+i]).fill(r.peer.pool[at : at+r.size])
+		r.pl.to.put(r.pl.verified+i, r.peer.pool[at:at+r.size])
 	}
 	return r.counted(n)
 }

@@ -91,7 +91,7 @@ func (ss *session) serveStaged(st *stage, req *pullRequest) error {
 		h.bytes = uint32(st.size)
 		at := st.sent % st.slots * st.size
 		slot := st.seg.bytes[at : at+st.size]
-		block := ss.rank.memory.at(ss.blocks[int(h.block)-ss.skip])
+		block := ss.rank.memory.lent(ss.id, ss.blocks[int(h.block)-ss.skip])
 		var b [frameHeaderBytes]byte
 		h.put(&b)
 		err := ss.read(st.conn, func() error {
@@ -168,11 +168,10 @@ func (r *stageReader) poll() (int, error) {
 	if h := parseFrameHeader(&b); h != want {
 		return 0, fmt.Errorf("frame %d: %w: got header %+v, want %+v", want.seq, errCorrupt, h, want)
 	}
-	dst := r.pl.p.memory.at(r.pl.order.Dst[r.pl.verified])
-	if dst.size() != len(slot) {
-		return 0, fmt.Errorf("%w: slots of %d bytes for blocks of %d", errCorrupt, len(slot), dst.size())
+	if len(slot) != r.pl.to.size {
+		return 0, fmt.Errorf("%w: slots of %d bytes for blocks of %d", errCorrupt, len(slot), r.pl.to.size)
 	}
-	dst.fill(slot)
+	r.pl.to.put(r.pl.verified, slot)
 	c.taken++
 	r.seq++
 	_, err := c.Write([]byte{1})

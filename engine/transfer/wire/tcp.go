@@ -37,7 +37,6 @@ func (t *tcpPath) open(ctx context.Context, pl *pull, l *link, a *pb.Accept, aga
 	r.req = pl.request(a)
 	r.req.plain = !pl.p.cfg.sums && withinHost(r.conn)
 	r.frames.plain = r.req.plain
-	r.buf = pl.p.memory.borrow()
 	return r, nil
 }
 
@@ -50,7 +49,6 @@ type tcpReader struct {
 	in     deadlineReader
 	frames frameReader
 	wake   func() bool
-	buf    *[]byte // for blocks that are not in one piece
 
 	req pullRequest // of the blocks ordered last
 	seq uint32      // of its next frame
@@ -65,19 +63,22 @@ func (r *tcpReader) read(n int) error {
 func (r *tcpReader) poll() (int, error) {
 	pl := r.pl
 	want := r.req.frame(r.seq)
-	dst := pl.p.memory.at(pl.order.Dst[pl.verified])
-	if err := r.frames.next(want, dst.place(r.buf), r.seq+1 < r.req.blocks); err != nil {
+	to := pl.to.direct(pl.verified)
+	straight := to != nil
+	if !straight {
+		to = pl.to.buffer()
+	}
+	if err := r.frames.next(want, to, r.seq+1 < r.req.blocks); err != nil {
 		return 0, err
 	}
-	if !dst.inOnePiece() {
-		pl.p.memory.split.Write(dst.id, *r.buf)
+	if !straight {
+		pl.to.put(pl.verified, to)
 	}
 	r.seq++
 	return 1, nil
 }
 
 func (r *tcpReader) close(done bool) {
-	r.pl.p.memory.giveBack(r.buf)
 	if !r.wake() || !done || r.seq < r.req.blocks {
 		_ = r.conn.Close()
 		return

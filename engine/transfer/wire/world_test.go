@@ -32,9 +32,13 @@ type pool struct {
 	split    bool
 	onDevice *device
 	onRead   func(id int32)
+	other    transfer.Memory // shown in the place of this one
 }
 
 func (p *pool) memory() transfer.Memory {
+	if p.other != nil {
+		return p.other
+	}
 	if p.onDevice != nil {
 		return devicePool{splitPool{p}}
 	}
