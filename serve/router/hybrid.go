@@ -3,7 +3,6 @@ package router
 import (
 	"cmp"
 	"fmt"
-	"math"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
@@ -14,18 +13,14 @@ import (
 // bounded multiple of its fair share, so neither a popular prefix nor a busy conversation can crowd one instance.
 type Hybrid struct {
 	*KVAware
-	imbalance float64 // most open requests of an instance, as a multiple of the mean
-	affinity  float64 // what the conversation's home is worth, in whole prompts found
-	homes     *simplelru.LRU[string, string]
-	others    map[string]int64 // requests of an instance that are not from here, by its last report
+	affinity float64 // what the conversation's home is worth, in whole prompts found
+	homes    *simplelru.LRU[string, string]
+	others   map[string]int64 // requests of an instance that are not from here, by its last report
 }
 
 // NewHybrid builds the router from a valid configuration.
 func NewHybrid(c Config) *Hybrid {
-	r := &Hybrid{KVAware: NewKVAware(c), imbalance: DefaultMaxImbalance, affinity: DefaultAffinityWeight, others: map[string]int64{}}
-	if c.MaxImbalance != nil {
-		r.imbalance = *c.MaxImbalance
-	}
+	r := &Hybrid{KVAware: NewKVAware(c), affinity: DefaultAffinityWeight, others: map[string]int64{}}
 	if c.AffinityWeight != nil {
 		r.affinity = *c.AffinityWeight
 	}
@@ -91,17 +86,13 @@ type choice struct {
 
 // best scores the instances that have room in their share. Among equals the home wins, then they take turns.
 func (r *Hybrid) best(list []discovery.Instance, ps *prompts, home string) (b choice) {
-	open, room := int64(0), 0.0
-	for i := range list {
-		open += r.busy(list[i].ID)
-		room += capacity(&list[i], r.batch)
-	}
+	s := r.share(list, r.busy)
 	var ties, found []int
 	top, homeAt := 0.0, -1
 	for i := range list {
 		in := &list[i]
 		size := capacity(in, r.batch)
-		full := float64(r.busy(in.ID)+1) > math.Ceil(r.imbalance*float64(open+1)*size/room)
+		full := s.full(r.busy(in.ID), size, 0)
 		if in.ID == home {
 			b.homeUsable, b.homeFull = true, full
 		}

@@ -2,25 +2,36 @@ package router
 
 import (
 	"cmp"
+	"math"
 
 	"tandem/serve/discovery"
 )
 
-// KVAware takes the instance that has most of the prompt, weighed against its load.
+// KVAware takes the instance that has most of the prompt, weighed against its load. An instance that has more than its share
+// of the open requests gets no more, whatever it has: a beginning that all prompts share would else draw all of them to the
+// one that had it first, and nobody else would ever have it.
 type KVAware struct {
 	ledger
-	blocks residency
-	block  int // configured tokens per block, 0 = as the worker says
-	batch  int // max_batch_size of workers that do not tell theirs
-	ties   uint64
+	blocks    residency
+	block     int     // configured tokens per block, 0 = as the worker says
+	batch     int     // max_batch_size of workers that do not tell theirs
+	imbalance float64 // most open requests of an instance, as a multiple of the mean
+	ties      uint64
 }
+
+// uncrowded is how many open requests an instance may always have: with fewer, waiting costs less than an empty cache.
+const uncrowded = 4
 
 // NewKVAware builds the router from a valid configuration.
 func NewKVAware(c Config) *KVAware {
-	return &KVAware{
+	r := &KVAware{
 		ledger: newLedger(), blocks: newResidency(c.Backfill == nil || *c.Backfill),
-		block: c.TokensPerBlock, batch: cmp.Or(c.MaxBatchSize, DefaultMaxBatchSize),
+		block: c.TokensPerBlock, batch: cmp.Or(c.MaxBatchSize, DefaultMaxBatchSize), imbalance: DefaultMaxImbalance,
 	}
+	if c.MaxImbalance != nil {
+		r.imbalance = *c.MaxImbalance
+	}
+	return r
 }
 
 // Kind implements Router.
@@ -38,7 +49,11 @@ func (r *KVAware) Select(req Request) (Selection, error) {
 	}
 	best := make([]int, 0, len(list)) // of the highest score
 	top, matched := 0.0, make([]int, len(list))
+	s := r.share(list, func(instance string) int64 { return r.load[instance] })
 	for i := range list {
+		if s.full(r.load[list[i].ID], capacity(&list[i], r.batch), uncrowded) {
+			continue
+		}
 		p := ps.of(&list[i])
 		matched[i] = r.blocks.matched(&list[i], p)
 		score := float64(matched[i])/float64(p.padded()) - float64(r.load[list[i].ID])/capacity(&list[i], r.batch)
@@ -55,6 +70,24 @@ func (r *KVAware) Select(req Request) (Selection, error) {
 		why = Cached
 	}
 	return r.take(list[i], why, ps.of(&list[i]), matched[i]), nil
+}
+
+// share is how many open requests an instance may have for each place it has.
+type share struct{ perPlace float64 }
+
+func (r *KVAware) share(list []discovery.Instance, load func(instance string) int64) share {
+	open, room := int64(0), 0.0
+	for i := range list {
+		open += load(list[i].ID)
+		room += capacity(&list[i], r.batch)
+	}
+	return share{r.imbalance * float64(open+1) / room}
+}
+
+// full reports whether one more is more than the share of an instance with that load and that many places, and more than
+// least. The instance with the least load for its places is never full.
+func (s share) full(load int64, places float64, least int64) bool {
+	return load+1 > least && float64(load+1) > math.Ceil(s.perPlace*places)
 }
 
 // take charges the instance; when the leg ends well its blocks are noted.

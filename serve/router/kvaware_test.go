@@ -80,8 +80,60 @@ func TestKVAwareWeighsMatchAgainstLoad(t *testing.T) {
 	}
 	excluded := all
 	excluded.Exclude = []string{"D"}
+	if sel, _ = r.Select(excluded); sel.Instance.ID != "E" {
+		t.Errorf("D is excluded, C has more than its share: %+v", sel)
+	}
+	r.imbalance = 1000
 	if sel, _ = r.Select(excluded); sel.Instance.ID != "C" {
-		t.Errorf("D is excluded: %+v", sel)
+		t.Errorf("D is excluded, and nothing bounds C: %+v", sel)
+	}
+}
+
+// A beginning that all prompts share draws them to the instance that had it first, until that has its share; the next one
+// then gets it too, and new prompts go to both.
+func TestKVAwareSpreadsWhatAllShare(t *testing.T) {
+	for _, tc := range []struct {
+		imbalance float64
+		want      [2]int // requests of A and B
+	}{{1000, [2]int{40, 0}}, {1.5, [2]int{20, 20}}} {
+		r := NewKVAware(Config{MaxImbalance: &tc.imbalance})
+		_, shared := ids(0, 64)
+		r.Observe("A", "1", newIndex(1, shared...))
+		r.Observe("B", "1", []Event{{ID: 1, Kind: EventCreated}})
+		var got [2]int
+		var open []*Reservation
+		for i := range 40 {
+			prompt, _ := ids(0, 65)
+			other, _ := ids(1000+100*i, 31)
+			sel, err := r.Select(Request{Tokens: append(prompt, other...), Candidates: kvServers("A", "B")})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got[sel.Instance.ID[0]-'A']++
+			if sel.Instance.ID == "B" && got[1] == 1 {
+				r.Observe("B", "1", []Event{{ID: 2, Kind: EventStored, Blocks: shared}})
+			}
+			if open = append(open, sel.Reservation); len(open) > 6 { // some six at a time
+				open[0].Release(true)
+				open = open[1:]
+			}
+		}
+		if d := got[0] - tc.want[0]; d < -4 || d > 4 {
+			t.Errorf("max_imbalance %v: %v requests, want about %v", tc.imbalance, got, tc.want)
+		}
+	}
+}
+
+// An idle cluster does not spread what one instance has.
+func TestKVAwareKeepsAFewTogether(t *testing.T) {
+	r := NewKVAware(Config{})
+	tokens, blocks := ids(0, 97)
+	r.Observe("A", "1", newIndex(1, blocks...))
+	for i := range uncrowded + 1 {
+		sel, err := r.Select(Request{Tokens: tokens, Candidates: kvServers("A", "B", "C", "D")})
+		if err != nil || (sel.Instance.ID == "A") != (i < uncrowded) {
+			t.Errorf("request %d: %s, %v", i, sel.Instance.ID, err)
+		}
 	}
 }
 

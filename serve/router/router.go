@@ -107,6 +107,11 @@ func (r *Reservation) Release(success bool) {
 	}
 }
 
+// Around returns a reservation whose release is done by do, which must call release. r is not to be used any more.
+func (r *Reservation) Around(do func(release func(), success bool)) *Reservation {
+	return &Reservation{release: func(success bool) { do(func() { r.Release(success) }, success) }}
+}
+
 // ledger is the accounting every router has. Its mutex is the router's lock.
 type ledger struct {
 	mu        sync.Mutex
@@ -156,7 +161,7 @@ type Config struct {
 	MaxBatchSize    int      `mapstructure:"max_batch_size"`                  // kv_cache_aware, hybrid, consistent_hash
 	Backfill        *bool    `mapstructure:"backfill_block_hashes_on_finish"` // kv_cache_aware, hybrid
 	CustomTokenizer string   `mapstructure:"custom_tokenizer"`                // conversation with use_token_ids, kv_cache_aware, hybrid
-	MaxImbalance    *float64 `mapstructure:"max_imbalance"`                   // hybrid, consistent_hash
+	MaxImbalance    *float64 `mapstructure:"max_imbalance"`                   // kv_cache_aware, hybrid, consistent_hash
 	AffinityWeight  *float64 `mapstructure:"affinity_weight"`                 // hybrid
 }
 
@@ -243,7 +248,7 @@ func (c Config) checkOwner() error {
 		{"max_batch_size", c.MaxBatchSize != 0, append(kv, KindConsistent)},
 		{"backfill_block_hashes_on_finish", c.Backfill != nil, kv},
 		{"custom_tokenizer", c.CustomTokenizer != "", append(kv, conv...)},
-		{"max_imbalance", c.MaxImbalance != nil, []string{KindHybrid, KindConsistent}},
+		{"max_imbalance", c.MaxImbalance != nil, append(kv, KindConsistent)},
 		{"affinity_weight", c.AffinityWeight != nil, []string{KindHybrid}},
 	} {
 		if arg.given && !slices.Contains(arg.owners, c.kind()) {

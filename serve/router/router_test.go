@@ -110,7 +110,7 @@ func TestConfig(t *testing.T) {
 		want string
 	}{
 		{Config{Type: "foo"}, "round_robin, load_balancing, conversation"},
-		{Config{Type: KindKVAware, MaxImbalance: &bad}, "max_imbalance"},
+		{Config{Type: KindConversation, MaxImbalance: &bad}, "max_imbalance"},
 		{Config{Type: KindHybrid, MaxImbalance: &low}, "max_imbalance"},
 		{Config{Type: KindHybrid, AffinityWeight: &negative}, "affinity_weight"},
 		{Config{Type: KindKVAware, MaxBatchSize: -1}, "max_batch_size"},
