@@ -77,6 +77,23 @@ func TestOneMaskIsBounded(t *testing.T) {
 	t.Error("the grammar is never too complex")
 }
 
+// TestOnePushIsBounded: a resumed output is pushed without any mask. Where the grammar
+// is too complex it is that, and not the token, that is wrong.
+func TestOnePushIsBounded(t *testing.T) {
+	m := compile(t, Regex, `(.*a.{900}|.*b.{900}|.*c.{900})x`).Start()
+	for i := 0; m.err == nil; i++ {
+		if i == 900 {
+			t.Fatal("the grammar is never too complex")
+		}
+		if !m.Push(int32("abc"[i%3])) || m.g.work > maxWork+2*maxPlaces {
+			t.Fatalf("token %d, which followed %d places", i, m.g.work)
+		}
+	}
+	if _, _, err := m.Mask(); !errors.Is(err, errComplex) || !m.Push('a') {
+		t.Errorf("then: %v", err)
+	}
+}
+
 // TestWhatIsKeptIsBounded: states hold each other, so all of them have to be let go.
 func TestWhatIsKeptIsBounded(t *testing.T) {
 	g := compile(t, Regex, `(a|b)*a(a|b){12}`)

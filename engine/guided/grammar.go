@@ -267,29 +267,39 @@ func (g *Grammar) maskOf(s *state) ([]uint64, error) {
 
 // Matcher follows one output.
 type Matcher struct {
-	g  *Grammar
-	at *state
+	g   *Grammar
+	at  *state
+	err error // why it went on no further
 }
 
 // Start returns a matcher of an empty output.
 func (g *Grammar) Start() *Matcher { return &Matcher{g: g, at: g.start} }
 
 // Push takes the next token; false: the grammar refuses it, and from then on all.
+// Where the grammar is too complex to go on, Mask tells.
 func (m *Matcher) Push(token int32) bool {
 	g := m.g
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.trim()
+	g.work = 0
+	if m.err != nil {
+		return true
+	}
 	if token < 0 || int(token) >= g.vocab.size || len(g.vocab.bytes[token]) == 0 {
 		m.at = dead
-	} else {
-		for _, b := range g.vocab.bytes[token] {
-			n, err := g.step(m.at, b)
-			if err != nil {
-				n = dead
-			}
-			m.at = n
+		return false
+	}
+	for _, b := range g.vocab.bytes[token] {
+		n, err := g.step(m.at, b)
+		if err == nil && g.work > maxWork {
+			err = errComplex
 		}
+		if err != nil {
+			m.err = err
+			return true
+		}
+		m.at = n
 	}
 	return m.at != dead
 }
@@ -298,6 +308,9 @@ func (m *Matcher) Push(token int32) bool {
 // may end here. The mask must not be changed. An error says that the grammar is too
 // complex to go on.
 func (m *Matcher) Mask() (allowed []uint64, mayEnd bool, err error) {
+	if m.err != nil {
+		return nil, false, m.err
+	}
 	g := m.g
 	g.mu.Lock()
 	defer g.mu.Unlock()

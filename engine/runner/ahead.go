@@ -31,6 +31,7 @@ type launched struct {
 	tensor tensor.Batch
 	logit  []int32 // of each row, its row of logits; -1 = none
 	rules  []tensor.Pick
+	ready  func() // waits for what grammars allow
 	out    []executor.Sampled
 	err    error
 	failed bool
@@ -188,7 +189,9 @@ func (q *queued) launch(l *launched) {
 	if l.began = q.r.clock(); l.before == nil && q.r.ended > 0 && !l.rested {
 		q.r.times.gap.add(l.began - q.r.ended)
 	}
-	l.err = q.device.Launch(&l.tensor, l.rules)
+	if l.err = q.device.Launch(&l.tensor, l.rules); l.err == nil {
+		l.ready = s.prepare(l.batch.Rows)
+	}
 }
 
 // pieces runs a step that scores prompts, after what runs has ended.
@@ -229,6 +232,7 @@ func (q *queued) wait(l *launched) ([]executor.Sampled, error) {
 		return nil, l.err
 	}
 	picked, logits, err := q.device.Wait()
+	l.ready()
 	now := q.r.clock()
 	l.ran, q.r.ended = now-max(l.began, q.r.ended), now
 	switch {

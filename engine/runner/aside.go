@@ -80,7 +80,9 @@ func (a *aside) step(l *launched) (err error) {
 	if a.r.ended > 0 && !l.rested {
 		a.r.times.gap.add(began - a.r.ended)
 	}
+	ready := a.r.samples.prepare(l.batch.Rows)
 	logits, err := a.r.device.Run(&l.tensor)
+	ready()
 	a.r.ended = a.r.clock()
 	l.ran = a.r.ended - began
 	if err != nil {

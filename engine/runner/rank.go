@@ -105,6 +105,8 @@ func (r *rank) hear(now time.Duration) {
 			r.core.Done(now, m)
 		case transfer.Detach:
 			r.core.Detach(now, m)
+		case transfer.Release:
+			r.core.Release(now, m)
 		case transfer.KeepAlive:
 			r.core.KeepAlive(now, m)
 		case transfer.PullEvent:
@@ -145,6 +147,9 @@ func (r *rank) carry() {
 	}
 	for _, h := range fx.KeepAlives {
 		r.transport.KeepAlive(h, 0)
+	}
+	for _, h := range fx.Releases {
+		r.transport.Release(h)
 	}
 	for _, id := range fx.Revoked {
 		r.transport.Revoke(id)
@@ -240,14 +245,18 @@ func (r *rank) compute(rows []executor.Row, wanted bool) ([]executor.Sampled, er
 	}
 	if picker, ok := r.device.(Picker); ok {
 		if picks, some := r.samples.picks(rows); some {
+			ready := r.samples.prepare(rows)
 			picked, logits, err := picker.RunPick(&r.batch, picks)
+			ready()
 			if err != nil || !wanted {
 				return nil, err
 			}
 			return r.samples.take(rows, picked, logits), nil
 		}
 	}
+	ready := r.samples.prepare(rows)
 	logits, err := r.device.Run(&r.batch)
+	ready()
 	if err != nil || !wanted {
 		return nil, err
 	}

@@ -40,7 +40,10 @@ var scenarios = [31][]string{
 	22: {"test/metamorphic: TestScenario22Seeds", "engine/sampler: TestDrawVectors"},
 	23: {"test/sim: TestOverlapChangesNothing", "test/parallel: TestOverlapOnTheCPU"},
 	24: {"test/sim: TestScenario24StopRules", "test/sim: TestOverlapHidesOneStep"},
-	25: {"test/e2e: TestScenario25Guided"},
+	25: {
+		"test/handover: TestScenario25GuidedAmongFree", "engine/runner: TestMasksAreMadeBesideTheStep", "test/e2e: TestScenario25Guided",
+		"test/e2e: TestSoakGuided",
+	},
 	26: {"test/sim: TestScenario26StepFailure", "test/sim: TestTenFailedStepsAreFatal"},
 	27: {"engine/executor: TestLedgerDemotesReasoning", "engine/kvcache: TestLedgerFindsDeadTails"},
 	28: {"engine/kvcache: TestEventsGiveTheIndex", "engine/kvcache: TestEventsTellOfAGap"},
