@@ -51,7 +51,7 @@ func listen(host string, port int) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen (--port %d): %w", port, err)
 	}
-	return h1.Direct(ln), nil
+	return h1.Direct(ln, openai.Unreadable), nil
 }
 
 // encrypt puts TLS on the public listener if the file says so.

@@ -11,17 +11,30 @@ import (
 
 // Direct returns a listener whose TCP connections are read and written by system calls that the scheduler does not watch.
 // They cannot block, and a proxy makes two for each token, so the watching would cost more than all it does with the token.
-func Direct(ln net.Listener) net.Listener { return direct{ln} }
+//
+// A request that net/http cannot read never gets to a handler: it is answered with a line of plain text. refuse makes the JSON
+// that goes out in its place, of the status and of what net/http says about it, "" if nothing; nil = the text goes out. With
+// TLS above, which hides the answer, it stays as it is.
+func Direct(ln net.Listener, refuse func(status int, why string) []byte) net.Listener {
+	return direct{ln, refuse}
+}
 
-type direct struct{ net.Listener }
+type direct struct {
+	net.Listener
+	refuse func(status int, why string) []byte
+}
 
 // Accept waits for a connection.
-func (l direct) Accept() (net.Conn, error) {
-	nc, err := l.Listener.Accept()
+func (d direct) Accept() (net.Conn, error) {
+	nc, err := d.Listener.Accept()
 	if err != nil {
 		return nil, err //nolint:wrapcheck // net/http looks at it
 	}
-	return asSocket(nc), nil
+	nc = asSocket(nc)
+	if s, ok := nc.(*socket); ok {
+		s.refuse = d.refuse
+	}
+	return nc, nil
 }
 
 // asSocket makes a connection a socket if it is one of TCP.
@@ -44,6 +57,7 @@ type socket struct {
 	*net.TCPConn
 	raw    syscall.RawConn
 	rd, wr way
+	refuse func(status int, why string) []byte // nil = answers go out as they are
 }
 
 // atOnce bounds the bytes of one call, and so the time in which the scheduler cannot have its thread.
@@ -75,6 +89,11 @@ func (s *socket) Read(p []byte) (int, error) {
 
 // Write writes all of p.
 func (s *socket) Write(p []byte) (int, error) {
+	if s.refuse != nil {
+		if status, why, ok := plainRefusal(p); ok {
+			return s.writeRefusal(len(p), status, s.refuse(status, why))
+		}
+	}
 	n, err := s.wr.run(p, s.raw.Write)
 	if err != nil {
 		return n, s.named("write", err)

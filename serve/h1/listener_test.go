@@ -20,7 +20,7 @@ func socketPair(t *testing.T) (net.Conn, *net.TCPConn) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ln := Direct(plain)
+	ln := Direct(plain, nil)
 	defer ln.Close()
 	far, err := net.Dial("tcp", ln.Addr().String())
 	if err != nil {
@@ -135,7 +135,7 @@ func TestDirectServes(t *testing.T) {
 		_, _ = w.Write(data)
 	})}
 	served := make(chan error, 1)
-	go func() { served <- srv.Serve(Direct(ln)) }()
+	go func() { served <- srv.Serve(Direct(ln, nil)) }()
 	defer func() { _ = srv.Close(); <-served }()
 	c := &http.Client{Transport: &http.Transport{}}
 	defer c.CloseIdleConnections()

@@ -1,0 +1,41 @@
+package h1
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+)
+
+// plainEnd is how the head ends of an answer that net/http's server gives by itself, in one piece with its text. An answer of
+// a handler has other headers.
+var plainEnd = []byte("\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n")
+
+// plainRefusal recognises the answer to a request that the server cannot read.
+func plainRefusal(p []byte) (status int, why string, ok bool) {
+	line, isAnswer := bytes.CutPrefix(p, []byte("HTTP/1.1 "))
+	if !isAnswer || len(p) > 1<<10 {
+		return 0, "", false
+	}
+	line, _, ok = bytes.Cut(line, plainEnd)
+	if !ok || bytes.Contains(line, []byte("\n")) || len(line) < 3 {
+		return 0, "", false
+	}
+	status, err := strconv.Atoi(string(line[:3]))
+	if err != nil || status < http.StatusBadRequest {
+		return 0, "", false
+	}
+	_, why, _ = strings.Cut(string(line), ": ")
+	return status, why, true
+}
+
+// writeRefusal writes another answer than the one of n bytes.
+func (s *socket) writeRefusal(n, status int, body []byte) (int, error) {
+	answer := fmt.Appendf(nil, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
+		status, http.StatusText(status), len(body), body)
+	if _, err := s.wr.run(answer, s.raw.Write); err != nil {
+		return 0, s.named("write", err)
+	}
+	return n, nil
+}
