@@ -36,7 +36,8 @@ type Config struct {
 	// Store holds the weights, so that backends of one process share those that
 	// they load alike. nil keeps them in the backend.
 	Store *Store
-	// ISA is "portable", "avx2" or "avx512", or empty for the best there is.
+	// ISA is "portable", "avx2", "avx512" or "amx", or empty for the best there is.
+	// "amx-model" is AMX modelled in C on AVX-512, for tests.
 	ISA string
 	// Release, if set, is called with bytes of tensors that are packed and not
 	// needed any more.
@@ -92,14 +93,19 @@ func (c Config) sharedRows() int {
 
 // level resolves ISA against what the machine has.
 func (c Config) level() (kernels.Level, error) {
-	names := map[string]kernels.Level{"portable": kernels.Portable, "avx2": kernels.AVX2, "avx512": kernels.AVX512}
+	names := map[string]kernels.Level{
+		"portable": kernels.Portable, "avx2": kernels.AVX2, "avx512": kernels.AVX512, "amx": kernels.AMX, "amx-model": kernels.AMXModel,
+	}
 	best := names[kernels.ISA()]
 	if c.ISA == "" {
 		return best, nil
 	}
 	level, ok := names[c.ISA]
 	if !ok {
-		return 0, fmt.Errorf("instruction set %q is unknown: portable, avx2 and avx512 are", c.ISA)
+		return 0, fmt.Errorf("instruction set %q is unknown: portable, avx2, avx512 and amx are", c.ISA)
+	}
+	if level == kernels.AMXModel && best >= kernels.AVX512 {
+		return level, nil
 	}
 	if level > best {
 		return 0, fmt.Errorf("instruction set %s is not available on this machine, the best is %s", c.ISA, kernels.ISA())

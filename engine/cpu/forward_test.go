@@ -12,7 +12,7 @@ import (
 
 // levels lists the instruction sets of this machine.
 func levels() []string {
-	all := []string{"portable", "avx2", "avx512"}
+	all := []string{"portable", "avx2", "avx512", "amx"}
 	for i, name := range all {
 		if name == kernels.ISA() {
 			return all[:i+1]

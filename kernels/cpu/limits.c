@@ -92,9 +92,31 @@ typedef struct {
 	int ops; // of an instruction
 } unit;
 
+// int8_tiles multiplies full tiles, into four sums in turn.
+static uint64_t int8_tiles(long rounds)
+{
+	struct {
+		uint8_t palette, start_row, reserved[14];
+		uint16_t colsb[16];
+		uint8_t rows[16];
+	} c = {.palette = 1};
+	for (int t = 0; t < 6; t++) {
+		c.rows[t] = 16;
+		c.colsb[t] = 64;
+	}
+	__asm__ volatile("ldtilecfg %0" ::"m"(c));
+	for (long r = 0; r < rounds; r++)
+		for (int i = 0; i < CHAINS; i += 4)
+			__asm__ volatile("tdpbssd %tmm5, %tmm4, %tmm0\n\ttdpbssd %tmm5, %tmm4, %tmm1\n\t"
+					 "tdpbssd %tmm5, %tmm4, %tmm2\n\ttdpbssd %tmm5, %tmm4, %tmm3");
+	__asm__ volatile("tilerelease");
+	return 0;
+}
+
 static unit unit_of(int isa, int kind)
 {
-	if (isa == TM_ISA_AVX512) {
+	if (isa == TM_ISA_AMX && kind == TM_LIMIT_INT8) return (unit){int8_tiles, 2 * 16 * 16 * 64};
+	if (isa >= TM_ISA_AVX512) {
 		static const unit all[] = {{f32_avx512, 32}, {int16_avx512, 64}, {int8_avx512, 128}};
 		return all[kind - TM_LIMIT_F32];
 	}
@@ -110,7 +132,7 @@ static void read_worker(void *ctx, int worker)
 	const char *p = j->memory + part * (size_t)worker;
 	for (long r = 0; r < j->rounds; r++) {
 #if defined(__x86_64__)
-		if (j->isa == TM_ISA_AVX512) {
+		if (j->isa >= TM_ISA_AVX512) {
 			j->sink = read_avx512(p, part);
 			continue;
 		}

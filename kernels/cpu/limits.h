@@ -10,7 +10,7 @@
 enum {
 	TM_LIMIT_F32 = 1, // float32 multiply-adds
 	TM_LIMIT_INT16,   // products of 16-bit pairs, added in 32 bits
-	TM_LIMIT_INT8,    // products of 8-bit fours, added in 32 bits
+	TM_LIMIT_INT8,    // products of 8-bit fours, added in 32 bits; in tiles where there are some
 };
 
 // tm_limit_read lets all workers of a pool read bytes of memory, each its part,

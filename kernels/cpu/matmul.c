@@ -1,3 +1,4 @@
+#include "amx.h"
 #include "matmul_impl.h"
 
 // Activations of one pass over a panel stay under this, so that they come from
@@ -7,7 +8,7 @@ enum { BLOCK_BYTES = 1 << 20 };
 static const tm_kernels *kernels(int isa)
 {
 #if defined(__x86_64__)
-	if (isa == TM_ISA_AVX512)
+	if (isa >= TM_ISA_AVX512)
 		return &tm_kernels_avx512;
 	if (isa == TM_ISA_AVX2)
 		return &tm_kernels_avx2;
@@ -33,7 +34,7 @@ size_t tm_act_bytes(int acts, int rows, int k)
 void tm_act_init(tm_act *a, int isa, int acts, int rows, int k, void *mem)
 {
 	uint8_t *f32 = (uint8_t *)mem + (acts & TM_ACT_Q16 ? q16_bytes(rows, k) : 0);
-	*a = (tm_act){isa, rows, k, acts, NULL, NULL};
+	*a = (tm_act){isa, rows, k, acts, isa >= TM_ISA_AMX && rows >= TM_AMX_LEAST, NULL, NULL};
 	if (acts & TM_ACT_Q16)
 		a->q16 = mem;
 	if (acts & TM_ACT_F32)
@@ -48,16 +49,31 @@ static void fill_f32(float *tile, int width, int lane, const float *x, int k)
 		tile[(size_t)k * width + lane] = 0;
 }
 
+static void fill_tiled(const tm_act *a, const float *x, size_t ldx, int row0, int row1)
+{
+#if defined(__x86_64__)
+	for (int r = row0; r < row1; r++) {
+		const int begin = r / TM_AMX_ROWS * TM_AMX_ROWS;
+		tm_amx_quant(a->q16 + tm_amx_row_bytes(a->k) * begin, tm_amx_width(a->rows, begin), r - begin,
+		             x + ldx * (size_t)(r - row0), a->k);
+	}
+#endif
+}
+
 void tm_act_fill(const tm_act *a, const float *x, size_t ldx, int row0, int row1)
 {
 	const tm_kernels *kern = kernels(a->isa);
+	if (a->tiled && a->acts & TM_ACT_Q16)
+		fill_tiled(a, x, ldx, row0, row1);
+	if (a->tiled && !(a->acts & TM_ACT_F32))
+		return;
 	size_t q16 = tm_q16_row_bytes(a->k), f32 = tm_f32_row_bytes(a->k) / sizeof(float);
 	for (int t = 0; t < tm_tiles(a->rows); t++) {
 		int begin = tm_tile_row(a->rows, t), end = tm_tile_row(a->rows, t + 1);
 		int from = begin > row0 ? begin : row0, to = end < row1 ? end : row1;
 		for (int r = from; r < to; r++) {
 			const float *row = x + ldx * (size_t)(r - row0);
-			if (a->acts & TM_ACT_Q16)
+			if (a->acts & TM_ACT_Q16 && !a->tiled)
 				kern->quant(a->q16 + q16 * begin, end - begin, r - begin, row, a->k);
 			if (a->acts & TM_ACT_F32)
 				fill_f32(a->f32 + f32 * begin, end - begin, r - begin, row, a->k);
@@ -96,7 +112,7 @@ size_t tm_mat_span(const tm_mat *m, int panel0, int panel1)
 	return bytes;
 }
 
-static tm_panel mat_panel(const tm_mat *m, int panel)
+tm_panel tm_mat_panel(const tm_mat *m, int panel)
 {
 	int index;
 	const tm_seg *s = panel_seg(m, panel, &index);
@@ -147,7 +163,7 @@ static void multiply(const job *j, int panel, int num, int tile0, int tile1, uin
 	tm_panel p[TM_RUN];
 	int rows = j->a->rows, k = j->m->k;
 	for (int i = 0; i < num; i++) {
-		p[i] = mat_panel(j->m, panel + i);
+		p[i] = tm_mat_panel(j->m, panel + i);
 		if (tm_is_quantised(p[i].format) && tile1 - tile0 > TM_WIDEN_TILES) {
 			int wide = tm_widened(p[i].format);
 			j->kern->widen(&p[i], scratch);
@@ -207,10 +223,19 @@ void tm_matmul(const tm_mat *m, const tm_act *a, int panel0, int panel1,
 	int cols;
 	if (panel0 >= panel1 || a->rows <= 0)
 		return;
+#if defined(__x86_64__)
+	if (a->tiled && m->acts & TM_ACT_Q16)
+		tm_amx_matmul(m, a, panel0, panel1, out, ldo, accumulate, scratch);
+#endif
+	if (a->tiled && !(m->acts & TM_ACT_F32))
+		return;
 	job j = {m, a, kernels(a->isa), out, ldo, tm_mat_col(m, panel0, &cols), accumulate};
 	for (int tile = 0, end; tile < tm_tiles(a->rows); tile = end) {
 		end = block_end(m, a, tile);
 		for (int p = panel0, n; p < panel1; p += n) {
+			n = 1;
+			if (a->tiled && tm_is_quantised(tm_mat_panel(m, p).format))
+				continue;
 			n = run_length(&j, p, panel1, end - tile);
 			multiply(&j, p, n, tile, end, scratch);
 		}

@@ -12,8 +12,8 @@ import (
 )
 
 // ISA returns the name of the instruction set level that the kernels use on
-// this machine: "portable", "avx2" or "avx512".
-func ISA() string { return C.GoString(C.tm_isa_name(C.tm_isa_best())) }
+// this machine: "portable", "avx2", "avx512" or "amx".
+func ISA() string { return best().String() }
 
 const cacheLine = 64
 
@@ -97,6 +97,12 @@ func (r *probeRun) close() {
 	}
 }
 
+// tiled tells whether the rows are in the order of tile registers.
+func (r *probeRun) tiled() bool { return r.act.tiled != 0 }
+
+// tile forces or forbids that, before fill.
+func (r *probeRun) tile(on bool) { r.act.tiled = C.int(btoi(on)) }
+
 // fill converts rows [from, to) of x [rows, k].
 func (r *probeRun) fill(x []float32, from, to int) {
 	k := int(r.p.mat.k)
@@ -109,7 +115,7 @@ func (r *probeRun) multiply(from, to int, accumulate bool) {
 		return
 	}
 	col, _ := r.p.col(from)
-	C.tm_matmul(r.p.mat, r.act, C.int(from), C.int(to), (*C.float)(&r.out[col]),
+	C.tm_matmul(r.p.mat, r.act, C.int(from), C.int(to), (*C.float)(unsafe.Add(r.outMem, col*C.sizeof_float)),
 		C.size_t(r.p.cols()), C.int(btoi(accumulate)), r.scratch)
 }
 

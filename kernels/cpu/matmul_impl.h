@@ -64,6 +64,7 @@ typedef struct {
 tm_sections tm_format_sections(int format, int k);
 int tm_dtype_format(int dtype);
 tm_panel tm_panel_at(int format, int k, const uint8_t *base);
+tm_panel tm_mat_panel(const tm_mat *m, int panel);
 
 static inline int tm_is_w4(int format) { return format <= FMT_W4_K; }
 static inline int tm_is_quantised(int format) { return format < FMT_F32; }

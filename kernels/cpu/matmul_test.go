@@ -165,6 +165,9 @@ func isas() []int {
 	for i := range all {
 		all[i] = i
 	}
+	if bestISA() >= int(AVX512) {
+		all = append(all, int(AMXModel))
+	}
 	return all
 }
 

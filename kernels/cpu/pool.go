@@ -21,6 +21,8 @@ const (
 	Portable Level = iota
 	AVX2
 	AVX512
+	AMX
+	AMXModel // AMX with tiles modelled in C: for tests, where there is AVX-512
 )
 
 // String returns the level's name.

@@ -51,7 +51,7 @@ func TestCPUAgrees(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, isa := range []string{"portable", "avx2", "avx512"} {
+	for _, isa := range []string{"portable", "avx2", "avx512", "amx"} {
 		if b, err := cpu.New(cpu.Config{Threads: 1, MaxRows: 1, ISA: isa, KV: tensor.KVShape{
 			Layers: 1, KVHeads: 1, HeadDim: 32, BlockTokens: BlockTokens, Blocks: 1, DType: tensor.F32,
 		}}); err != nil {

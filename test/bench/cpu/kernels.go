@@ -88,7 +88,7 @@ func kernels(o *options, out *bytes.Buffer) error {
 		return err
 	}
 	for _, t := range types {
-		peak := l.Int16
+		peak := max(l.Int16, l.Int8/2) // activations of 16 bits are two bytes
 		if t.d == tensor.BF16 {
 			peak = l.Float32
 		}
@@ -96,6 +96,7 @@ func kernels(o *options, out *bytes.Buffer) error {
 			return err
 		}
 	}
+	tiles(out)
 	fmt.Fprintf(out, "\nAttention of 32 heads over 8 of keys and values, 64 wide, in bfloat16, one query a sequence:\n")
 	fmt.Fprintf(out, "\n| sequences | depth | GB/s of keys and values | share of reading |\n|---|---|---|---|\n")
 	return o.attention(out)
@@ -135,6 +136,18 @@ func (o *options) products(out *bytes.Buffer, kind string, d tensor.DType, peak 
 		fmt.Fprintf(out, "| %s | %d | %.1f | %.0f %% | %.0f | %.0f %% |\n", kind, rows, rate/1e9, 100*rate/read, ops/1e9, 100*ops/peak)
 	}
 	return nil
+}
+
+// tiles shows from how many rows on tile registers pay, where there are some.
+func tiles(out *bytes.Buffer) {
+	counts := []int{4, 8, 12, 16, 24, 32, 64}
+	if cpu.TileGain(counts[0]) == 0 {
+		return
+	}
+	fmt.Fprintf(out, "\nProducts in AMX tiles over the same without, one thread (tiles are used from %d rows on):\n\n| rows | times as fast |\n|---|---|\n", cpu.TileRows)
+	for _, rows := range counts {
+		fmt.Fprintf(out, "| %d | %.2f |\n", rows, cpu.TileGain(rows))
+	}
 }
 
 // pagesOf gives sequence s its own blocks for n tokens.

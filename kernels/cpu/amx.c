@@ -1,0 +1,113 @@
+#include "amx.h"
+
+#if defined(__x86_64__)
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")
+
+#include <immintrin.h>
+#include <math.h>
+
+#include "matmul_avx512.h"
+
+void tm_amx_quant(uint8_t *tile, int width, int lane, const float *x, int k)
+{
+	uint32_t top = row_max(x, k);
+	float max = tm_bits_float(top), scale = 0, inv = 0;
+	if (top >= 0x7f800000) {
+		scale = NAN;
+	} else if (max >= TM_TINY) {
+		scale = max / (float)TM_LEVEL_MAX;
+		inv = (float)TM_LEVEL_MAX / max;
+	}
+	memcpy(tile + lane * 4, &scale, 4);
+	uint8_t *rec = tile + width * 4, *h = rec + lane * TM_GROUP, *l = h + width * TM_GROUP;
+	uint8_t *asum = rec + width * 2 * TM_GROUP + lane * 4;
+	const size_t record = tm_amx_record(width);
+	const __m512 m = _mm512_set1_ps(inv);
+	for (int g = 0; g < k / TM_GROUP; g++, x += TM_GROUP, h += record, l += record, asum += record) {
+		__m512i a = _mm512_setzero_si512(), b = a;
+		if (inv) {
+			a = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x), m));
+			b = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + 16), m));
+		}
+		_mm_storeu_si128((__m128i *)l, _mm512_cvtepi32_epi8(a));
+		_mm_storeu_si128((__m128i *)(l + 16), _mm512_cvtepi32_epi8(b));
+		_mm_storeu_si128((__m128i *)h, _mm512_cvtepi32_epi8(_mm512_srai_epi32(a, 8)));
+		_mm_storeu_si128((__m128i *)(h + 16), _mm512_cvtepi32_epi8(_mm512_srai_epi32(b, 8)));
+		float sum = (float)_mm512_reduce_add_epi32(_mm512_add_epi32(a, b));
+		memcpy(asum, &sum, 4);
+	}
+}
+
+// expand4 spreads 64 bytes of a W4 panel, which are two lines of tile order: byte b
+// of a column's four has k = W4_LOW(b) low and k + 2 high, see pack.c.
+INLINE void expand4(const uint8_t *w, __m512i below, uint8_t *to)
+{
+	const __m512i nibble = _mm512_set1_epi8(15);
+	const __m512i order = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15));
+	const __m512i x = _mm512_shuffle_epi8(_mm512_loadu_si512(w), order);
+	const __m512i low = _mm512_sub_epi8(_mm512_and_si512(x, nibble), below);
+	const __m512i high = _mm512_sub_epi8(_mm512_and_si512(_mm512_srli_epi16(x, 4), nibble), below);
+	_mm512_storeu_si512(to, _mm512_mask_blend_epi16(0xaaaaaaaa, low, _mm512_slli_epi32(high, 16)));
+	_mm512_storeu_si512(to + 64, _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(low, 16), high));
+}
+
+// expand8 joins two pairs of k, 16 columns each, to a line of tile order.
+INLINE void expand8(const uint8_t *w, uint8_t *to)
+{
+	const __m512i even = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)w));
+	const __m512i odd = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(w + 32)));
+	_mm512_storeu_si512(to, _mm512_or_si512(even, _mm512_slli_epi32(odd, 16)));
+}
+
+// expand writes a panel in tile order to scratch: format and scales are those of
+// the widened form, levels are bytes, per group [8][16 columns][4 consecutive k].
+static tm_panel expand(const tm_panel *p, uint8_t *scratch)
+{
+	const tm_panel to = tm_panel_at(tm_widened(p->format), p->k, scratch);
+	const __m512i below = _mm512_set1_epi8(p->format == FMT_W4_0 ? 8 : 0);
+	uint8_t *w = (uint8_t *)to.w, *s = (uint8_t *)to.scale;
+	for (size_t g = 0; g < (size_t)p->groups; g++, w += 512) {
+		_mm512_storeu_ps(s, group_scale(p, p->format, g, 0));
+		if (to.format == FMT_W16_M)
+			_mm512_storeu_ps(s + 64, group_min(p, p->format, g));
+		if (to.format == FMT_W16_S)
+			_mm512_storeu_ps(s + 64, group_scale(p, p->format, g, 1));
+		s += to.format == FMT_W16 ? 64 : 128;
+		if (tm_is_w4(p->format))
+			for (int v = 0; v < 4; v++)
+				expand4(p->w + g * 256 + v * 64, below, w + v * 128);
+		else
+			for (int i = 0; i < 8; i++)
+				expand8(p->w + g * 512 + i * 64, w + i * 64);
+	}
+	return to;
+}
+
+// Activations of one pass over a panel stay under this, to come from the level 2
+// cache beside the panel.
+enum { PASS_BYTES = 1 << 20 };
+
+void tm_amx_matmul(const tm_mat *m, const tm_act *a, int panel0, int panel1,
+                   float *out, size_t ldo, int accumulate, void *scratch)
+{
+	const tm_amx *amx = a->isa == TM_ISA_AMX ? &tm_amx_tiles : &tm_amx_model;
+	const int step = (int)(PASS_BYTES / (tm_amx_row_bytes(m->k) * TM_AMX_ROWS)), tiles = step < 4 ? 4 : step;
+	int cols;
+	const int col0 = tm_mat_col(m, panel0, &cols);
+	tm_amx_job j = {.q16 = a->q16, .rows = a->rows, .ldo = ldo, .accumulate = accumulate};
+	for (j.row0 = 0; j.row0 < a->rows; j.row0 = j.row1) {
+		const int left = a->rows - j.row0;
+		j.row1 = tiles * TM_AMX_ROWS < left ? j.row0 + tiles * TM_AMX_ROWS : a->rows;
+		for (int p = panel0; p < panel1; p++) {
+			const tm_panel packed = tm_mat_panel(m, p);
+			if (!tm_is_quantised(packed.format))
+				continue;
+			j.panel = expand(&packed, scratch);
+			j.out = out + (tm_mat_col(m, p, &j.cols) - col0);
+			amx->run(&j);
+		}
+	}
+	if (j.config)
+		amx->done();
+}
+#endif
