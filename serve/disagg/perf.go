@@ -40,6 +40,7 @@ type perfRecord struct {
 	StagesMs  map[string]float64 `json:"stages_ms"`
 	Ctx       json.RawMessage    `json:"ctx_perf_metrics"`
 	Gen       json.RawMessage    `json:"gen_perf_metrics"`
+	tenant    string
 }
 
 // trip is a finished request that waits for its workers' records.
@@ -47,6 +48,7 @@ type trip struct {
 	journey
 	arrived   time.Time
 	requestID string
+	tenant    string
 	path      Path
 	tries     int // reads that found no gen record
 }
@@ -77,7 +79,7 @@ func newPerf(size int, epoch time.Time) *perf {
 
 func (p *perf) add(plan *RoutePlan) {
 	if p.ring.On() && plan.trip.id != 0 {
-		p.ring.Add(trip{journey: plan.trip, arrived: plan.Arrived, requestID: plan.RequestID, path: plan.Path})
+		p.ring.Add(trip{journey: plan.trip, arrived: plan.Arrived, requestID: plan.RequestID, tenant: plan.Tenant, path: plan.Path})
 	}
 }
 
@@ -151,7 +153,7 @@ func (p *perf) join(t *trip) (rec perfRecord, ok bool) {
 		DisaggID: decimalID(t.id), RequestID: t.requestID, CtxServer: t.ctx.ID, GenServer: t.gen.ID, Path: t.path,
 		Arrival: p.at(t.arrived), CtxSent: p.maybe(t.ctxSent), GenSent: p.maybe(t.genSent), First: p.maybe(t.first), Finish: p.at(t.finished),
 		Outcome: t.outcome, Prompt: t.tokens.Prompt, Cached: t.tokens.Cached, Output: t.tokens.Completion,
-		Ctx: p.take(t.ctx.ID, "context_only", t.id), Gen: p.take(t.gen.ID, genKind, t.id),
+		Ctx: p.take(t.ctx.ID, "context_only", t.id), Gen: p.take(t.gen.ID, genKind, t.id), tenant: t.tenant,
 	}
 	if rec.First == nil {
 		rec.First = p.firstOf(t, rec.Ctx, rec.Gen)
@@ -224,31 +226,40 @@ func (p *perf) time(at *float64) time.Time {
 	return p.epoch.Add(time.Duration(*at * float64(time.Second)))
 }
 
-// perfMetrics drains the records: each is told once, or a read later if the gen worker's part is missing.
+// perfMetrics drains the records of who asks: each is told once, or a read later if the gen worker's part is missing.
 func (s *Server) perfMetrics(w http.ResponseWriter, r *http.Request) {
 	out := []perfRecord{}
+	who, _ := s.keys.find(r.Header) // guard has refused who has none
+	mine := func(tenant string) bool { return tenant == who.name }
 	switch {
 	case s.perfFile != nil: // what was written since the last read
-		out = s.perf.takeWritten()
+		out = s.perf.takeWritten(mine)
 	case s.perf.ring.On():
-		out = s.collect(r.Context())
+		out = s.collect(r.Context(), mine)
 	}
 	writeJSON(w, http.StatusOK, out)
 }
 
-// collect joins the finished requests with what their workers tell.
-func (s *Server) collect(ctx context.Context) []perfRecord {
+// collect joins the finished requests of some tenants with what their workers tell.
+func (s *Server) collect(ctx context.Context, of func(tenant string) bool) []perfRecord {
 	out := []perfRecord{}
 	p := s.perf
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.waiting = append(p.waiting, p.ring.Drain()...)
-	for server, list := range s.workerRecords(ctx, p.waiting) {
+	var asked, later []trip
+	for i := range p.waiting {
+		if t := &p.waiting[i]; of(t.tenant) {
+			asked = append(asked, *t)
+		} else {
+			later = append(later, *t)
+		}
+	}
+	for server, list := range s.workerRecords(ctx, asked) {
 		p.keep(server, list)
 	}
-	later := p.waiting[:0:0]
-	for i := range p.waiting {
-		t := &p.waiting[i]
+	for i := range asked {
+		t := &asked[i]
 		if rec, ok := p.join(t); ok {
 			out = append(out, rec)
 		} else {

@@ -125,9 +125,16 @@ func perfRig(t *testing.T, edit func(c, g *perfWorker), opts ...rigOption) (*rig
 	return r, clock
 }
 
-func (r *rig) perf() (list []perfRecord) {
+func (r *rig) perf(headers ...string) (list []perfRecord) {
 	r.t.Helper()
-	resp, err := http.Get(r.front.URL + "/perf_metrics")
+	req, err := http.NewRequestWithContext(r.t.Context(), http.MethodGet, r.front.URL+"/perf_metrics", nil)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		req.Header.Add(headers[i], headers[i+1])
+	}
+	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -219,6 +226,43 @@ func TestPerfRecordsOfFailuresAndOfOneLeg(t *testing.T) {
 		t.Errorf("%+v", list)
 	}
 	checkSum(t, &list[0])
+}
+
+// TestPerfRecordsAreOfTheKey: nobody is told of, or takes away, the records of another key, from the ring or behind a file.
+func TestPerfRecordsAreOfTheKey(t *testing.T) {
+	for name, file := range map[string]*lineLog{"ring": nil, "file": {}} {
+		t.Run(name, func(t *testing.T) {
+			r, _ := perfRig(t, nil, withKeys(nil), func(_ *rig, p *Parts) {
+				if file != nil {
+					p.PerfFile = file
+				}
+			})
+			for _, key := range []string{keyA, keyB, keyA} {
+				r.post(completions, hello, bearer(key)...).wantOK(t, "ABC")
+			}
+			if file != nil {
+				r.s.writePerf(t.Context())
+				r.s.writePerf(t.Context())
+			}
+			for _, want := range []struct {
+				key string
+				n   int
+			}{{keyA, 2}, {keyA, 0}, {keyB, 1}, {keyB, 0}} {
+				list := r.perf(bearer(want.key)...)
+				for end := time.Now().Add(30 * time.Second); len(list) < want.n && time.Now().Before(end); { // the server writes by itself, too
+					list = append(list, r.perf(bearer(want.key)...)...)
+				}
+				if len(list) != want.n {
+					t.Errorf("%d records, not %d", len(list), want.n)
+				}
+				for i := range list {
+					if len(list[i].Ctx) < 10 || len(list[i].Gen) < 10 {
+						t.Errorf("not joined: %+v", list[i])
+					}
+				}
+			}
+		})
+	}
 }
 
 const openaiInvalid = "invalid_request_error"

@@ -3,6 +3,7 @@ package disagg
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"time"
 )
 
@@ -41,7 +42,7 @@ func (s *Server) startPerfFile(pause time.Duration) {
 }
 
 func (s *Server) writePerf(ctx context.Context) {
-	list := s.collect(ctx)
+	list := s.collect(ctx, func(string) bool { return true })
 	for i := range list {
 		line, err := json.Marshal(&list[i])
 		if err == nil {
@@ -62,10 +63,16 @@ func (p *perf) wrote(list []perfRecord, limit int) {
 	p.written = p.written[max(0, len(p.written)-limit):]
 }
 
-func (p *perf) takeWritten() []perfRecord {
+// takeWritten returns those of some tenants, once.
+func (p *perf) takeWritten(of func(tenant string) bool) []perfRecord {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	out := append([]perfRecord{}, p.written...)
-	p.written = nil
+	out := []perfRecord{}
+	p.written = slices.DeleteFunc(p.written, func(rec perfRecord) bool {
+		if of(rec.tenant) {
+			out = append(out, rec)
+		}
+		return of(rec.tenant)
+	})
 	return out
 }
