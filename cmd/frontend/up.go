@@ -230,11 +230,11 @@ func poolTokens(m model.Config, workers int, w config.Worker) int {
 // run starts the workers, serves until stop ends, and stops the workers.
 func (c *cluster) run(stop, hurry context.Context) error {
 	defer c.listener.Close()
-	dir, err := os.MkdirTemp("", "tandem-up-")
+	dir, release, err := newScratch(os.TempDir())
 	if err != nil {
-		return fmt.Errorf("no place for the workers' files: %w", err)
+		return err
 	}
-	defer func() { _ = os.RemoveAll(dir) }() // a leftover in the temporary folder harms nobody
+	defer release()
 	children, err := c.children(dir)
 	if err != nil {
 		return err
