@@ -35,6 +35,7 @@ type Backend struct {
 	segments []segment
 	open     segment // that ops are added to
 	parts    []int   // of a collective, by rank
+	picking  picking
 
 	runnable bool // sealed, and the program too
 	closed   bool

@@ -36,7 +36,7 @@ func unorder(key uint64) (float32, int) {
 type row struct {
 	logits []float32
 	top    float64 // largest logit
-	temp   float64
+	inv    float64 // one over the temperature
 	last   uint64  // key of the last kept token
 	floor  float32 // its logit, and
 	lastID int     // its id
@@ -50,7 +50,7 @@ func (r *row) cut(key uint64) {
 	}
 }
 
-func (r *row) weight(logit float32) float64 { return expNeg((float64(logit) - r.top) / r.temp) }
+func (r *row) weight(logit float32) float64 { return expNeg((float64(logit) - r.top) * r.inv) }
 
 // keeps reports whether token id is in the set.
 func (r *row) keeps(id int) bool {
@@ -62,14 +62,14 @@ func (r *row) keeps(id int) bool {
 func (s *State) draw(logits []float32, top float32, index int) int {
 	p := s.params
 	r := row{
-		logits: logits, top: float64(top), temp: p.Temperature,
+		logits: logits, top: float64(top), inv: 1 / p.Temperature,
 		last: math.MaxUint64, floor: -math.MaxFloat32, lastID: len(logits),
 	}
 	if p.TopK > 0 && p.TopK < len(logits) {
 		s.topK(&r, p.TopK)
 	}
 	if p.MinP > 0 {
-		r.minP(p.MinP)
+		r.minP(p.MinP, p.Temperature)
 	}
 	if p.TopP < 1 {
 		r.topP(p.TopP * r.accumulate(nil))
@@ -98,20 +98,20 @@ func (r *row) weights(dst *[drawChunk]float64, from int) int {
 		return len(chunk)
 	}
 	for i, l := range dst[:len(chunk)] {
-		dst[i] = expNeg((l - r.top) / r.temp)
+		dst[i] = expNeg((l - r.top) * r.inv)
 	}
 	return len(chunk)
 }
 
-// accumulate sums the weights of the kept tokens in ascending id order and
-// returns the total. If sums is not nil it gets the running sum after each chunk.
+// accumulate sums the weights of the kept tokens, chunk by chunk, and returns the
+// total. If sums is not nil it gets the running sum after each chunk.
 func (r *row) accumulate(sums *[]float64) float64 {
 	var w [drawChunk]float64
 	sum := 0.0
 	for from := 0; from < len(r.logits); from += drawChunk {
-		for _, v := range w[:r.weights(&w, from)] {
-			sum += v
-		}
+		n := r.weights(&w, from)
+		clear(w[n:])
+		sum += sumChunk(&w)
 		if sums != nil {
 			*sums = append(*sums, sum)
 		}
@@ -119,9 +119,21 @@ func (r *row) accumulate(sums *[]float64) float64 {
 	return sum
 }
 
-// pick returns the first kept token whose running sum exceeds target, or the
-// last kept token with any weight if rounding leaves none. Only one chunk is
-// summed again, with the same additions in the same order.
+// sumChunk adds in the order of vector lanes, so that processors and devices that
+// have them come to the same bits (kernels/cpu does), and none waits for the other.
+func sumChunk(w *[drawChunk]float64) float64 {
+	var s0, s1, s2, s3, s4, s5, s6, s7 float64
+	for i := 0; i < len(w); i += 8 {
+		v := (*[8]float64)(w[i:])
+		s0, s1, s2, s3 = s0+v[0], s1+v[1], s2+v[2], s3+v[3]
+		s4, s5, s6, s7 = s4+v[4], s5+v[5], s6+v[6], s7+v[7]
+	}
+	return ((s0 + s4) + (s2 + s6)) + ((s1 + s5) + (s3 + s7))
+}
+
+// pick returns the first kept token whose running sum exceeds target, or, if
+// rounding leaves none, the last one with any weight: of the chunk whose sum does,
+// which is added up again one by one, or of all.
 func (r *row) pick(sums []float64, target float64) int {
 	chunk, _ := slices.BinarySearchFunc(sums, target, func(sum, t float64) int {
 		if sum > t {
@@ -130,7 +142,7 @@ func (r *row) pick(sums []float64, target float64) int {
 		return -1
 	})
 	if chunk == len(sums) {
-		return r.highestKept()
+		return r.highestKept(len(r.logits))
 	}
 	sum := 0.0
 	if chunk > 0 {
@@ -142,11 +154,12 @@ func (r *row) pick(sums []float64, target float64) int {
 			return chunk*drawChunk + i
 		}
 	}
-	panic("sampler: a chunk sums to less than before")
+	return r.highestKept(min((chunk+1)*drawChunk, len(r.logits)))
 }
 
-func (r *row) highestKept() int {
-	for id := len(r.logits) - 1; id > 0; id-- {
+// highestKept is the last kept token before end that has any weight.
+func (r *row) highestKept(end int) int {
+	for id := end - 1; id > 0; id-- {
 		if r.keeps(id) && r.weight(r.logits[id]) > 0 {
 			return id
 		}
@@ -173,9 +186,9 @@ func (s *State) topK(r *row, k int) {
 }
 
 // minP keeps the tokens with at least p times the largest probability.
-func (r *row) minP(p float64) {
+func (r *row) minP(p, temperature float64) {
 	// Logits clearly below the bound need no exp.
-	bound := math.Nextafter32(float32(r.top+r.temp*(math.Log(p)-1e-6)), float32(math.Inf(-1)))
+	bound := math.Nextafter32(float32(r.top+temperature*(math.Log(p)-1e-6)), float32(math.Inf(-1)))
 	last := uint64(0)
 	for id, l := range r.logits {
 		if l < bound {

@@ -107,6 +107,7 @@ void tm_program_free(tm_program *p)
 	tm_unmap(p->mem, p->mem_bytes);
 	tm_unmap(p->logits, p->logits_bytes);
 	tm_unmap(p->stage, p->stage_bytes);
+	tm_unmap(p->pick, p->pick_bytes);
 	for (int i = 0; i < p->num_ropes; i++) free(p->ropes[i].inv_freq);
 	for (int i = 0; i < p->num_moes; i++) free((void *)p->moes[i].gate_up);
 	for (int i = 0; i < p->num_cuts; i++) free(p->cuts[i].at);
@@ -178,6 +179,34 @@ void tm_program_run(tm_program *p, const tm_batch *b, int op0, int op1)
 	if (op0 == 0) tm_plan(p);
 	tm_pool_run(p->pool, run_worker, p);
 	p->batch = NULL;
+}
+
+typedef struct {
+	const tm_program *p;
+	const tm_pick_rule *rules;
+	tm_picked *out;
+	int n;
+} pick_job;
+
+static void pick_worker(void *ctx, int worker)
+{
+	const pick_job *j = ctx;
+	const tm_program *p = j->p;
+	const size_t vocab = (size_t)p->vocab;
+	void *scratch = p->pick + (size_t)worker * tm_pick_bytes(p->vocab);
+	tm_claim c = tm_claim_all(worker, j->n);
+	for (int i; (i = tm_claim_next(p->pool, &c)) >= 0;)
+		if (!j->rules[i].host)
+			tm_pick(p->vec, p->logits + (size_t)i * vocab, p->vocab, &j->rules[i], &j->out[i], scratch);
+}
+
+void tm_program_pick(tm_program *p, const tm_pick_rule *rules, tm_picked *out, int n)
+{
+	pick_job j = {p, rules, out, n};
+	if (n > 1)
+		tm_pool_run(p->pool, pick_worker, &j);
+	else if (n == 1 && !rules->host) // not worth waking anybody
+		tm_pick(p->vec, p->logits, p->vocab, rules, out, p->pick);
 }
 
 typedef struct {

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "matmul.h"
+#include "pick.h"
 #include "pool.h"
 
 enum {
@@ -111,6 +112,10 @@ size_t tm_program_bytes(const tm_program *p);
 // max_shared_rows shared ones. A batch runs all ops in ascending order; ops
 // without rows do nothing.
 void tm_program_run(tm_program *p, const tm_batch *b, int op0, int op1);
+
+// tm_program_pick chooses from the logits of the last run's first n rows, as
+// rules[i] says, on all workers.
+void tm_program_pick(tm_program *p, const tm_pick_rule *rules, tm_picked *out, int n);
 
 // tm_program_progress counts ops done since the start. It may be read while a
 // run is going on: a count that moves shows that a long step is not stuck.

@@ -112,6 +112,8 @@ struct tm_program {
 	size_t logits_bytes;
 	float *stage; // columns before and after a collective
 	size_t stage_bytes;
+	char *pick; // tm_pick_bytes for each thread
+	size_t pick_bytes;
 	int vocab, heads, qkv_width;
 	float *qkv;       // [max_rows][qkv_width]
 	uint8_t *act;     // activations of a phase, in blocks

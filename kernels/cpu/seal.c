@@ -175,5 +175,7 @@ int tm_program_seal(tm_program *p)
 	// Most steps want few logit rows: the rest of this mapping stays untouched.
 	p->logits_bytes = (size_t)p->max_rows * (size_t)p->vocab * 4;
 	p->logits = tm_map(p->logits_bytes, 0);
-	return p->logits ? 0 : -1;
+	p->pick_bytes = (size_t)p->threads * tm_pick_bytes(p->vocab);
+	p->pick = tm_map(p->pick_bytes, 0);
+	return p->logits && p->pick ? 0 : -1;
 }

@@ -26,6 +26,12 @@ static inline uint16_t tm_bf16(float f)
 // Most (query, head) rows that one attention call works on.
 #define TM_ATT_ROWS 24
 
+// Logits whose largest one, and running sum of weights, is kept.
+#define TM_PICK_CHUNK 256
+
+// 2^(i/64).
+extern const double tm_pick_exp2[64];
+
 // Sums that a tree of leaves has open at most.
 #define TM_TREE_DEPTH 16
 
@@ -84,6 +90,18 @@ typedef struct {
 	void (*attend)(const tm_attn *a);
 	// Merges the partial results of all splits of a task in ascending order.
 	void (*merge)(const tm_attn *a, int splits);
+	// Passes over a row of logits, for pick.c. Sets tops[c] to the largest of chunk
+	// c, as an integer of the same order (zeros are equal), and returns the bits of
+	// the greatest magnitude, not a number being more than infinity.
+	int32_t (*largest)(const float *x, int n, int32_t *tops);
+	// w[i] = exp((x[i] - top) * inv), nothing below exp(-708).
+	void (*weigh)(double *w, const float *x, int n, double top, double inv);
+	// The sum of w[i], in 8 sums of every 8th, added pairwise, halves first.
+	double (*sum_weights)(const double *w, int n);
+	// The sum of the w[i] >= least, in any order, and how many they are.
+	double (*mass)(const double *w, int n, double least, int *count);
+	// How many are more than own, or equal and before id.
+	int (*count_before)(const float *x, int n, float own, int id);
 } tm_vec;
 
 // tm_vec_for returns the kernels of a level of isa.h; levels that this build

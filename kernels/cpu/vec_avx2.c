@@ -5,6 +5,8 @@
 
 #include "vec_attn_impl.h"
 
+#include "vec_pick_impl.h"
+
 #define TM_VEC_TABLE tm_vec_avx2
 #include "vec_table.h"
 #endif

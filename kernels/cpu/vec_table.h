@@ -10,4 +10,9 @@ const tm_vec TM_VEC_TABLE = {
 	.store_v = k_store_v,
 	.attend = k_attend,
 	.merge = k_merge,
+	.largest = k_largest,
+	.weigh = k_weigh,
+	.sum_weights = k_sum_weights,
+	.mass = k_mass,
+	.count_before = k_count_before,
 };
