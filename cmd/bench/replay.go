@@ -31,6 +31,7 @@ type replayFlags struct {
 	autoOffset, lenient, check      bool
 	capacity, blockSize, output     int
 	most                            int
+	routes                          string
 	seed                            uint64
 }
 
@@ -52,6 +53,7 @@ func replayCommand() *cobra.Command {
 	fs.StringVar(&f.format, "format", "auto", "of the trace: auto, native, mooncake, weka, applied-compute, azure, burstgpt, sharegpt, prompts")
 	fs.BoolVar(&f.lenient, "lenient", false, "leave out what is wrong in the trace, instead of refusing it")
 	fs.BoolVar(&f.check, "check", false, "check and describe the trace, and send nothing")
+	fs.StringVar(&f.routes, "routes", "", "ask routers again what a frontend captured with trace_capture.routes, and send nothing: recorded, or the type of others")
 	fs.IntVar(&f.capacity, "capacity", 0, "tokens of a cache, to say how much of the trace 1/8, 1/4, 1/2 and all of it would reuse")
 	fs.StringVar(&f.write, "write", "", "file to write the trace to, in --write-format, and send nothing")
 	fs.StringVar(&f.writeFormat, "write-format", "native", "native, mooncake or weka")
@@ -70,6 +72,9 @@ func replayCommand() *cobra.Command {
 }
 
 func (f *replayFlags) run(ctx context.Context, log, out io.Writer, args []string) error {
+	if f.routes != "" {
+		return f.reroute(out, args)
+	}
 	w, report, err := f.read(args)
 	if err != nil {
 		return err

@@ -85,3 +85,34 @@ func TestReplayRefusesBadTraces(t *testing.T) {
 		}
 	}
 }
+
+// A trace with decisions is asked again, and still is a trace for replay.
+func TestReplayRoutes(t *testing.T) {
+	dir := t.TempDir()
+	start := time.Unix(1_800_000_000, 0)
+	c, err := trace.NewCapture(trace.CaptureOptions{Dir: dir, MaxBytes: 1 << 20, MaxFiles: 1, Routes: true}, start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, server := range []string{"a:1", "b:1", "a:1", "b:1"} {
+		n := uint64(i + 1)
+		c.Choose(&trace.Chosen{Number: n, Router: "round_robin", RoutingID: c.Name("talk"), Candidates: []string{"a:1", "b:1"}, Server: server, Outcome: "load"}, start)
+		c.Add(trace.Captured{RequestID: string(rune('p' + i)), Input: 9, Output: 1}, start)
+		c.Release(n, true, start)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if out, _, err := bench("replay", dir, "--routes", "recorded"); err != nil || !strings.Contains(out, "ctx, round_robin: 4 of 4 decisions are the same, 4 for the same reason") {
+		t.Errorf("%v: %s", err, out)
+	}
+	if out, _, err := bench("replay", dir, "--routes", "conversation"); err != nil || !strings.Contains(out, "ctx, conversation: 2 of 4") || !strings.Contains(out, "decision 2 went to") {
+		t.Errorf("%v: %s", err, out)
+	}
+	if out, _, err := bench("replay", dir, "--check"); err != nil || !strings.Contains(out, "4 requests") {
+		t.Errorf("%v: %s", err, out)
+	}
+	if _, _, err := bench("replay", captured(t), "--routes", "recorded"); err == nil || !strings.Contains(err.Error(), "trace_capture.routes") {
+		t.Errorf("a trace without decisions: %v", err)
+	}
+}

@@ -96,6 +96,7 @@ type Capture struct {
 	Dir    string `mapstructure:"dir"`         // empty = off
 	FileMB int    `mapstructure:"max_file_mb"` // of one file
 	Files  int    `mapstructure:"max_files"`   // of one run of the frontend
+	Routes bool   `mapstructure:"routes"`      // decisions of routers, too
 }
 
 func defaultCapture() Capture { return Capture{FileMB: 64, Files: 16} }
@@ -112,5 +113,5 @@ func (c Capture) validate() error {
 
 // Options are those of package trace.
 func (c Capture) Options(log *slog.Logger) trace.CaptureOptions {
-	return trace.CaptureOptions{Dir: c.Dir, MaxBytes: int64(c.FileMB) << 20, MaxFiles: c.Files, Source: "tandem-frontend", Log: log}
+	return trace.CaptureOptions{Dir: c.Dir, MaxBytes: int64(c.FileMB) << 20, MaxFiles: c.Files, Routes: c.Routes, Source: "tandem-frontend", Log: log}
 }

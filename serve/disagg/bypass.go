@@ -16,7 +16,7 @@ func (s *Server) consider(p *RoutePlan) {
 		return
 	}
 	list := func() []discovery.Instance { return p.able(s.reg.Candidates(discovery.Generation, p.Req.Model)) }
-	sel, err := s.routers[discovery.Generation].Select(p.routing(discovery.Generation, list, nil))
+	sel, err := s.route(discovery.Generation, p.routing(discovery.Generation, list, nil))
 	if err != nil {
 		return // the gen leg will say what is wrong
 	}

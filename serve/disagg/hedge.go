@@ -77,7 +77,7 @@ func (s *Server) hedgedAttempt(ctx context.Context, p *RoutePlan, sel *router.Se
 // second chooses another worker, and only one that has not failed this leg.
 func (s *Server) second(p *RoutePlan, first string, list func() []discovery.Instance, t *tries) (router.Selection, bool) {
 	avoid := append([]string{first}, t.failed...)
-	sel, err := s.routers[discovery.Context].Select(p.routing(discovery.Context, list, avoid))
+	sel, err := s.route(discovery.Context, p.routing(discovery.Context, list, avoid))
 	return sel, err == nil
 }
 

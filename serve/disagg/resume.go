@@ -161,10 +161,9 @@ func (s *Server) chooseResumer(p *RoutePlan, h *handoff, failed []string, again 
 		}
 		return able
 	}
-	r := s.routers[discovery.Generation]
-	sel, err := r.Select(p.routing(discovery.Generation, list, failed))
+	sel, err := s.route(discovery.Generation, p.routing(discovery.Generation, list, failed))
 	if errors.Is(err, router.ErrNoServers) && again {
-		sel, err = r.Select(p.routing(discovery.Generation, list, nil))
+		sel, err = s.route(discovery.Generation, p.routing(discovery.Generation, list, nil))
 	}
 	return sel, err // the caller compares with router.ErrNoServers
 }

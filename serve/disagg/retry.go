@@ -90,9 +90,9 @@ func (t *tries) patience(left time.Duration, workers int) time.Duration {
 // strict.
 func (s *Server) choose(p *RoutePlan, role discovery.Role, list func() []discovery.Instance, t *tries, strict bool) (router.Selection, error) {
 	r := s.routers[role]
-	sel, err := r.Select(p.routing(role, list, t.failed))
+	sel, err := s.route(role, p.routing(role, list, t.failed))
 	if errors.Is(err, router.ErrNoServers) && len(t.failed) > 0 && !strict {
-		sel, err = r.Select(p.routing(role, list, nil))
+		sel, err = s.route(role, p.routing(role, list, nil))
 	}
 	if err == nil && sel.Prompt > 0 && (r.Kind() == router.KindKVAware || r.Kind() == router.KindHybrid) {
 		s.kvMatched.Add(uint64(sel.Matched))

@@ -59,6 +59,7 @@ type Server struct {
 
 	tracer              *trace.Tracer
 	capture             *trace.Capture
+	routed              routeLog // of capture
 	perf                *perf
 	diag                *diagnostics
 	perfFile            io.Writer // of perf records, nil = none

@@ -23,6 +23,7 @@ type CaptureOptions struct {
 	MaxBytes int64  // of one file, compressed, about
 	MaxFiles int    // of this run; the oldest is deleted
 	Source   string // for the header
+	Routes   bool   // decisions of routers, too
 	Log      *slog.Logger
 }
 
@@ -71,8 +72,8 @@ const captureQueue = 4096
 type Capture struct {
 	o       CaptureOptions
 	start   time.Time
-	root    string // the salt
-	queue   chan Captured
+	root    string   // the salt
+	queue   chan any // values of lines
 	dropped atomic.Uint64
 	done    chan struct{}
 	once    sync.Once
@@ -110,7 +111,7 @@ func NewCapture(o CaptureOptions, start time.Time) (*Capture, error) {
 	if _, err := rand.Read(salt); err != nil {
 		return nil, fmt.Errorf("trace capture: %w", err)
 	}
-	c := &Capture{o: o, start: start, root: hex.EncodeToString(salt), queue: make(chan Captured, captureQueue), done: make(chan struct{})}
+	c := &Capture{o: o, start: start, root: hex.EncodeToString(salt), queue: make(chan any, captureQueue), done: make(chan struct{})}
 	if err := c.open(); err != nil {
 		return nil, err
 	}
@@ -124,9 +125,15 @@ func (c *Capture) On() bool { return c != nil }
 // Add notes a request that arrived at at. It never waits: when the disk is too
 // slow the request is dropped and counted.
 func (c *Capture) Add(r Captured, at time.Time) {
-	r.TimestampMs = float64(at.Sub(c.start).Microseconds()) / 1000
+	r.TimestampMs = c.millis(at)
+	c.put(r)
+}
+
+func (c *Capture) millis(at time.Time) float64 { return float64(at.Sub(c.start).Microseconds()) / 1000 }
+
+func (c *Capture) put(v any) {
 	select {
-	case c.queue <- r:
+	case c.queue <- v:
 	default:
 		c.dropped.Add(1)
 	}
@@ -184,12 +191,12 @@ func (c *Capture) run() {
 	}
 }
 
-func (c *Capture) write(r Captured) error {
+func (c *Capture) write(v any) error {
 	if c.zip == nil {
 		c.dropped.Add(1)
 		return nil // an earlier error closed the file
 	}
-	if err := c.line(r); err != nil {
+	if err := c.line(v); err != nil {
 		return err
 	}
 	if c.size.n < c.o.MaxBytes {

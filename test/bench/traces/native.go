@@ -85,6 +85,9 @@ func (r *reader) native(data []byte) error {
 			}
 			return nil
 		}
+		if v.Kind != "" {
+			return nil // a decision of a router
+		}
 		if v.BlockSize > 0 {
 			block = v.BlockSize
 		}

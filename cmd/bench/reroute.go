@@ -1,0 +1,62 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"tandem/test/bench/reroute"
+)
+
+// recorded is the value of --routes for the routers of the trace.
+const recorded = "recorded"
+
+// reroute asks routers again what they decided.
+func (f *replayFlags) reroute(out io.Writer, args []string) error {
+	names, err := expand(args)
+	if err != nil {
+		return err
+	}
+	var files []io.Reader
+	for _, name := range names {
+		file, err := os.Open(name)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		files = append(files, file)
+	}
+	kind := f.routes
+	if kind == recorded {
+		kind = ""
+	}
+	res, err := reroute.Replay(files, kind)
+	if err != nil {
+		return fmt.Errorf("%s: %w", strings.Join(args, " "), err)
+	}
+	same := true
+	for _, leg := range []struct {
+		name string
+		*reroute.Leg
+	}{{"ctx", &res.Ctx}, {"gen", &res.Gen}} {
+		if leg.Decisions == 0 {
+			continue
+		}
+		same = same && leg.Same == leg.Decisions
+		_, _ = fmt.Fprintf(out, "%s, %s: %d of %d decisions are the same, %d for the same reason\n", leg.name, leg.Router, leg.Same, leg.Decisions, leg.Reasons)
+		for _, id := range slices.Sorted(maps.Keys(leg.Then)) {
+			_, _ = fmt.Fprintf(out, "  %s: %d then, %d now\n", id, leg.Then[id], leg.Now[id])
+		}
+		if leg.First != "" {
+			_, _ = fmt.Fprintf(out, "  the first that differs: %s\n", leg.First)
+		}
+	}
+	if kind == "" && !same {
+		return errors.New("the routers did not decide the same again: they are configured otherwise here, or went by what workers tell of their caches and load")
+	}
+	return nil
+}
