@@ -105,8 +105,6 @@ func (r *rank) hear(now time.Duration) {
 			r.core.Done(now, m)
 		case transfer.Detach:
 			r.core.Detach(now, m)
-		case transfer.Release:
-			r.core.Release(now, m)
 		case transfer.KeepAlive:
 			r.core.KeepAlive(now, m)
 		case transfer.PullEvent:
@@ -147,9 +145,6 @@ func (r *rank) carry() {
 	}
 	for _, h := range fx.KeepAlives {
 		r.transport.KeepAlive(h, 0)
-	}
-	for _, h := range fx.Releases {
-		r.transport.Release(h)
 	}
 	for _, id := range fx.Revoked {
 		r.transport.Revoke(id)
