@@ -57,6 +57,9 @@ func (s *Server) sendAbort(ctx context.Context, inst discovery.Instance, id int6
 		return err // logged by the only caller
 	}
 	req.Header.Set("Content-Type", "application/json")
+	if len(s.cfg.AuthKey) > 0 {
+		req.Header.Set(openai.HeaderAuth, openai.Key(s.cfg.AuthKey).SignAbort(id))
+	}
 	resp, err := s.client.Do(req)
 	if err != nil {
 		return err // logged by the only caller

@@ -265,6 +265,21 @@ func TestHandoffIsSigned(t *testing.T) {
 	}
 }
 
+func TestAbortIsSigned(t *testing.T) {
+	key := openai.Key("0123456789abcdef")
+	r := one(t, ctxReply{}, genReply{}, withConfig(func(c *Config) { c.AuthKey = key }))
+	r.gen[0].script = func(_ int, _ seen, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadRequest) }
+	r.post(completions, hello).wantError(t, http.StatusBadRequest)
+	select {
+	case id := <-r.ctx[0].aborts:
+		if got, _ := r.ctx[0].abortAuth.Load().(string); !key.VerifyAbort(id, got) {
+			t.Errorf("signed %q", got)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("no abort came")
+	}
+}
+
 // TestUnfinishedBody: a client that never ends its body takes no place of max_inflight_requests and holds up no drain.
 func TestUnfinishedBody(t *testing.T) {
 	r := one(t, ctxReply{}, genReply{}, withConfig(func(c *Config) { c.MaxInflight = 1 }))

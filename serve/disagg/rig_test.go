@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -41,11 +42,12 @@ type seen struct {
 // stub is a scriptable worker.
 type stub struct {
 	*httptest.Server
-	id     string
-	script func(n int, q seen, w http.ResponseWriter, r *http.Request) // n counts from 0
-	aborts chan int64
-	events func(w http.ResponseWriter, r *http.Request) // of the cache; nil = none
-	more   func(w http.ResponseWriter, r *http.Request) // all other routes, nil = 404
+	id        string
+	script    func(n int, q seen, w http.ResponseWriter, r *http.Request) // n counts from 0
+	aborts    chan int64
+	abortAuth atomic.Value                                 // signature of the last one
+	events    func(w http.ResponseWriter, r *http.Request) // of the cache; nil = none
+	more      func(w http.ResponseWriter, r *http.Request) // all other routes, nil = 404
 
 	mu   sync.Mutex
 	log  []seen
@@ -68,6 +70,7 @@ func newStub(t *testing.T, role discovery.Role, script func(int, seen, http.Resp
 			ID int64 `json:"disagg_request_id"`
 		}
 		_ = json.NewDecoder(r.Body).Decode(&b)
+		st.abortAuth.Store(r.Header.Get(openai.HeaderAuth))
 		st.aborts <- b.ID
 		_, _ = io.WriteString(w, `{"state":"aborted"}`)
 	})

@@ -79,6 +79,17 @@ func (k Key) SignHandoff(p *DisaggParams) string {
 	return k.sign(append(b, `,"purpose":"handoff"}`...))
 }
 
+// SignAbort returns the value of X-Disagg-Auth for the abort of a leg.
+func (k Key) SignAbort(disaggID int64) string {
+	b := strconv.AppendInt([]byte(`{"disagg_request_id":`), disaggID, 10)
+	return k.sign(append(b, `,"purpose":"abort"}`...))
+}
+
+// VerifyAbort checks the X-Disagg-Auth of an abort in constant time.
+func (k Key) VerifyAbort(disaggID int64, got string) bool {
+	return len(k) > 0 && same(k.SignAbort(disaggID), got)
+}
+
 // VerifyAffinity checks a received X-Disagg-Affinity-Auth in constant time.
 func (k Key) VerifyAffinity(a Affinity, got string) bool {
 	return len(k) > 0 && same(k.SignAffinity(a), got)

@@ -36,6 +36,10 @@ func TestSignVectors(t *testing.T) {
 			t.Errorf("a signature still holds after the %s changed", name)
 		}
 	}
+	if !key.VerifyAbort(id, key.SignAbort(id)) || key.VerifyAbort(id+1, key.SignAbort(id)) || key.VerifyAbort(id, Key("other").SignAbort(id)) ||
+		key.VerifyAbort(id, "") || Key("").VerifyAbort(id, Key("").SignAbort(id)) {
+		t.Error("VerifyAbort does not depend on id and key")
+	}
 	if Key("").VerifyHandoff(params, Key("").SignHandoff(params)) {
 		t.Error("an empty key verifies")
 	}

@@ -174,8 +174,9 @@ const maxSmallBody = 64 << 10
 // may keep the engine busy; the abort stands all the same.
 const abortWait = time.Second
 
-// abort posts a cancel for a disagg_request_id. It is idempotent and answers
-// 200 for every well-formed body; an engine too busy to say more is settling.
+// abort posts a cancel for a disagg_request_id: ids can be guessed, so where a
+// key is configured it must be signed. It is idempotent and answers 200 for
+// every well-formed body; an engine too busy to say more is settling.
 func (s *Server) abort(w http.ResponseWriter, r *http.Request) {
 	b := s.needBackend(w)
 	if b == nil {
@@ -184,6 +185,10 @@ func (s *Server) abort(w http.ResponseWriter, r *http.Request) {
 	id, reason, err := readAbort(w, r)
 	if err != nil {
 		openai.WriteError(w, err)
+		return
+	}
+	if len(s.cfg.Key) > 0 && !s.cfg.Key.VerifyAbort(id, r.Header.Get(openai.HeaderAuth)) {
+		openai.WriteError(w, unauthorised("the abort is not signed with internal_request_auth_key (%s)", openai.HeaderAuth))
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), abortWait)

@@ -185,6 +185,21 @@ func TestAbort(t *testing.T) {
 	}
 }
 
+func TestAbortIsSigned(t *testing.T) {
+	key := openai.Key("0123456789abcdef")
+	e := newEngine(executor.Mixed, "")
+	srv := serveFake(t, e, func(c *Config) { c.Key = key })
+	const body = `{"disagg_request_id":5}`
+	for name, got := range map[string]string{"none": "", "of another id": key.SignAbort(6), "of another key": openai.Key("another").SignAbort(5)} {
+		if status, _, text := post(t, srv.URL+"/disagg/abort", body, openai.HeaderAuth, got); status != 401 || len(e.aborted) > 0 {
+			t.Errorf("%s: %d %s", name, status, text)
+		}
+	}
+	if status, _, text := post(t, srv.URL+"/disagg/abort", body, openai.HeaderAuth, key.SignAbort(5)); status != 200 || len(e.aborted) != 1 {
+		t.Errorf("%d %s", status, text)
+	}
+}
+
 func TestAbortWhileBusy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEngine(executor.Ctx, "")

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"tandem/serve/openai"
 )
 
 // TestFrozenGen stops the gen worker's process without ending it, so that its
@@ -78,7 +80,12 @@ func TestInternalKey(t *testing.T) {
 	if !errors.As(err, &refused) || refused.status != http.StatusUnauthorized {
 		t.Errorf("an unsigned gen leg: %v", err)
 	}
-	if _, err := post(ctx, ctxWorker.url+"/disagg/abort", object{"disagg_request_id": int64(1 << 50)}); err != nil {
+	abort := object{"disagg_request_id": int64(1 << 50)}
+	if _, err := post(ctx, ctxWorker.url+"/disagg/abort", abort); !errors.As(err, &refused) || refused.status != http.StatusUnauthorized {
+		t.Errorf("an unsigned abort: %v", err)
+	}
+	signature := openai.Key("0123456789abcdef").SignAbort(1 << 50)
+	if _, err := post(ctx, ctxWorker.url+"/disagg/abort", abort, openai.HeaderAuth, signature); err != nil {
 		t.Error(err)
 	}
 	waitClean(t, settleLimit, ctxWorker, gen, stranger)
