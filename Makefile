@@ -11,7 +11,7 @@ CLIENTS := $(CURDIR)/.cache/clients
 ARGS    ?=
 
 # SOAK and FUZZTIME are durations; ARGS goes to `frontend up`, MODEL names another model.
-.PHONY: run build model clients test test-go test-race test-invariants test-e2e test-sanitize test-arm64 fuzz check tools format generate bench bench-engine bench-cpu bench-frontend bench-clients soak clean
+.PHONY: run build model clients test test-go test-race test-invariants test-e2e test-sanitize test-arm64 fuzz check tools format generate bench bench-engine bench-cpu bench-frontend bench-clients bench-live soak clean
 
 # --- run -----------------------------------------------------------------------------------------
 
@@ -99,7 +99,7 @@ generate: tools ## protobuf code (needs protoc)
 
 # --- bench ---------------------------------------------------------------------------------------
 
-bench: bench-engine bench-frontend bench-clients ## all below but bench-cpu: run it on an idle machine
+bench: bench-engine bench-frontend bench-clients bench-live ## all below but bench-cpu: run it on an idle machine
 
 bench-engine: build model ## prefill and decode beside llama.cpp, same file, same minute
 	@test/bench/run $(MODEL)
@@ -111,6 +111,10 @@ bench-cpu: build ## the CPU backend: limits, kernels, models beside llama.cpp; w
 bench-clients: build ## whether bench serve agrees with aiperf and guidellm, and what a core of it carries
 	@test/bench/clients $(ARGS)
 	$(GO) test ./test/bench/load -run '^$$' -bench Streams -benchtime 1x
+
+bench-live: build model ## affinity over three workers, and workers beside the simulator (minutes)
+	bin/bench affinity $(MODEL)
+	bin/bench verify $(MODEL)
 
 bench-frontend: build ## what the frontend adds to a stream, beside other proxies, over stub workers
 	@test/bench/proxies $(ARGS)

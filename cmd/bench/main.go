@@ -28,7 +28,7 @@ func root() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	cmd.AddCommand(compareCommand(), profileCommand(), replayCommand(), serveCommand())
-	cmd.AddCommand(planCommand(), simCommand())
+	cmd.AddCommand(affinityCommand(), compareCommand(), profileCommand(), replayCommand(), serveCommand())
+	cmd.AddCommand(planCommand(), simCommand(), verifyCommand())
 	return cmd
 }

@@ -59,6 +59,9 @@ type Group struct {
 	Cost       profile.Coefficients
 	Collective time.Duration // of each iteration, above the slowest rank
 	Lockstep   bool          // of a single rank too, which else runs alone
+	// Pace is a factor on the time of a pass of some instance, asked once for each; nil = 1. It must be a function of how
+	// often it was asked what.
+	Pace func(instance int, p profile.Point) float64
 }
 
 // Ideal stands for gen workers that are never the limit.

@@ -79,6 +79,9 @@ func (r *rank) seconds(b *executor.Batch) float64 {
 	if r.in.sim.now < r.in.sim.cfg.Heat {
 		t = float64(t / heated)
 	}
+	if pace := r.in.g.Pace; pace != nil && b != nil {
+		t = float64(t * pace(r.in.index, p))
+	}
 	return float64(t * r.slow)
 }
 
