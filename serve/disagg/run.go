@@ -67,6 +67,9 @@ func (s *Server) choosePath(p *RoutePlan) error {
 	return nil
 }
 
+// heldGen is what builds for tests do between ctx reply and gen dispatch; nil in others.
+var heldGen func(context.Context)
+
 // handOver runs the gen leg of a hand-over and, if that fails, gives the blocks up at the ctx worker. Nothing between the
 // ctx reply and here can return early, so no window leaves blocks pinned.
 func (s *Server) handOver(ctx context.Context, p *RoutePlan, h *handoff, out *client) error {

@@ -130,6 +130,7 @@ func New(cfg Config, parts Parts) (*Server, error) {
 		s.reg.SetWarning(code, message)
 	})
 	s.stop, s.stopNow = context.WithCancelCause(context.Background())
+	s.beforeGen = heldGen
 	s.startFeeds()
 	s.startPerfFile(perfPause)
 	return s, nil

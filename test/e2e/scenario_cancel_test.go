@@ -54,10 +54,35 @@ func TestScenario26(t *testing.T) {
 	}
 }
 
-// TestScenario27 hangs up about when the ctx reply comes. The moment between
-// it and the gen leg cannot be held open from outside, so many clients try.
+// TestScenario27 holds the moment between the ctx reply and the gen leg open until the client has left.
 func TestScenario27(t *testing.T) {
-	scenario(t)
+	t.Setenv("TANDEM_TEST_HOLD", "1") // so the scenario does not run beside others
+	r := newRig(t, rigOf{bin: buildHooked(t)})
+	replied := make(chan struct{})
+	r.ctx[0].setScript(func(c *call) {
+		ctxReply{}.script(c)
+		c.w.(http.Flusher).Flush()
+		close(replied)
+	})
+	leave := make(chan struct{})
+	left := r.leaves(textPath, helloText, leave)
+	<-replied
+	within(t, settleLimit, "the hand-over is open", func() bool { return strings.Contains(strings.Join(r.open(t), "\n"), "tandem_handoffs_open") })
+	close(leave)
+	<-left
+	id := wantLegs(t, r.ctx[0], 1)[0].params.ID
+	within(t, settleLimit, "abort at ctx", func() bool { return slices.Contains(r.ctx[0].aborted(), id) })
+	within(t, settleLimit, "ctx is clean", r.ctx[0].clean)
+	r.waitIdle(t)
+	wantLegs(t, r.gen[0], 0)
+	if ids := r.gen[0].aborted(); len(ids) > 0 {
+		t.Errorf("gen heard of %v", ids)
+	}
+}
+
+// TestClientLeavesWithTheReply hangs up about when the ctx reply comes, again and again at other moments.
+func TestClientLeavesWithTheReply(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, rigOf{})
 	r.gen[0].setScript(func(c *call) { c.wait(10 * time.Second) })
 	for i := range 40 {

@@ -3,19 +3,30 @@
 package e2e
 
 import (
+	"fmt"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
 )
 
-// buildHooked builds a frontend whose routers choose the rank that TANDEM_TEST_RANK names.
-func buildHooked(t *testing.T) string {
-	t.Helper()
-	bin := filepath.Join(t.TempDir(), "frontend")
+// hookedBin is a frontend whose routers choose the rank that TANDEM_TEST_RANK names, and which waits after a ctx reply
+// until the client has left if TANDEM_TEST_HOLD is set.
+var hookedBin = sync.OnceValues(func() (string, error) {
+	bin := filepath.Join(binFolder, "hooked", "frontend")
 	cmd := exec.Command("go", "build", "-tags", "testhooks", "-o", bin, "./cmd/frontend")
 	cmd.Dir = "../.."
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
+		return "", fmt.Errorf("build: %w\n%s", err, out)
+	}
+	return bin, nil
+})
+
+func buildHooked(t *testing.T) string {
+	t.Helper()
+	bin, err := hookedBin()
+	if err != nil {
+		t.Fatal(err)
 	}
 	return bin
 }
