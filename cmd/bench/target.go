@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"os"
 	"strings"
@@ -15,7 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"tandem/engine/hub"
-	"tandem/engine/model"
+	"tandem/engine/runner"
 	"tandem/engine/tokenizer"
 	"tandem/test/bench/load"
 	"tandem/test/bench/result"
@@ -163,20 +164,11 @@ func openTokenizer(name string) (*tokenizer.Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	ck, err := model.Open(path)
+	text, err := runner.LoadText(path, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
 	}
-	defer ck.Close()
-	d := ck.Tokenizer
-	if len(d.JSON) > 0 {
-		return tokenizer.FromJSON(d.JSON, d.ConfigJSON)
-	}
-	return tokenizer.FromGGUF(tokenizer.GGUF{
-		Model: d.Model, Pre: d.Pre, Tokens: d.Tokens, Types: d.Types, Scores: d.Scores, Merges: d.Merges,
-		BOS: d.BOS, EOS: d.EOS, EOT: tokenizer.NoToken, EOM: tokenizer.NoToken, UNK: d.UNK,
-		AddBOS: d.AddBOS, AddEOS: d.AddEOS, AddSpacePrefix: d.AddSpacePrefix,
-	})
+	return text.Tokenizer, nil
 }
 
 // describe notes what the server says of itself; servers that say nothing are as good.
