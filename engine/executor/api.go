@@ -123,6 +123,9 @@ type Effects struct {
 	// KeepAlives asks for one KEEPALIVE to the ctx worker of each handle: its gen
 	// request waits for blocks and has no pull yet.
 	KeepAlives []transfer.Handle
+	// Releases asks for a CANCEL to the ctx worker of each handle: nobody here will
+	// come for its blocks any more.
+	Releases []transfer.Handle
 	// Borrowed tells, once for each request that came with another rank's blocks,
 	// what became of the loan.
 	Borrowed []Borrowed

@@ -145,6 +145,7 @@ func (c *Core) Effects() *Effects {
 		Outputs: e.Outputs[:0], Pulls: e.Pulls[:0], StopPulls: e.StopPulls[:0], Accepts: e.Accepts[:0],
 		Progress: e.Progress[:0], Ends: e.Ends[:0],
 		Rejects: e.Rejects[:0], Dones: e.Dones[:0], Revoked: e.Revoked[:0], KeepAlives: e.KeepAlives[:0],
+		Releases: e.Releases[:0],
 		Borrowed: e.Borrowed[:0], Retired: e.Retired[:0],
 	}
 	c.arenas[c.side] = c.arenas[c.side][:0]

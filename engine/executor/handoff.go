@@ -180,6 +180,26 @@ func (c *Core) Detach(now time.Duration, m transfer.Detach) {
 	s.lease.epoch = c.epoch
 }
 
+// Release ends a lease whose puller gave up and could not say so on the stream
+// over which it read. A ctx leg that is still computed opens none.
+func (c *Core) Release(now time.Duration, m transfer.Release) {
+	c.now = now
+	s := c.byCtx[m.ID]
+	current := s != nil && (!s.lease.attached || s.lease.granted && s.lease.epoch == m.Epoch || s.State == request.CtxSend && s.lease.epoch == m.Epoch)
+	switch {
+	case !current || s.lent:
+		c.stats.UnknownMessages++
+	case s.State == request.CtxSend:
+		c.endLease(s)
+	case s.met():
+		c.lost(transfer.Detach{Peer: s.lease.peer, ID: m.ID, Cancelled: true})
+	case s.req.GenFirst && s.State.Alive():
+		s.lease.gone = true
+	default:
+		c.stats.UnknownMessages++
+	}
+}
+
 // KeepAlive renews a lease, for a puller that waits or one that reads.
 func (c *Core) KeepAlive(now time.Duration, m transfer.KeepAlive) {
 	c.now = now

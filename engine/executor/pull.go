@@ -48,8 +48,17 @@ func (c *Core) handOver(s *sequence, h *transfer.Handle) bool {
 		return false
 	}
 	c.stats.Recomputed++
+	c.release(h, 0)
 	c.inject(s)
 	return false
+}
+
+// release lets the ctx worker of a handle know that its blocks will not be
+// fetched. epoch is that of the last grant, 0 = there was none.
+func (c *Core) release(h *transfer.Handle, epoch uint32) {
+	own := *h
+	own.Epoch = max(own.Epoch, epoch)
+	c.fx().Releases = append(c.fx().Releases, own)
 }
 
 // startPull orders the blocks that s lacks beyond the first have.
@@ -196,6 +205,9 @@ func (c *Core) pullFailed(s *sequence, e transfer.PullEvent) {
 	}
 	c.stats.Recomputed++
 	c.note(EventPullFailed, s.req.ID, pullError(e))
+	if gone := e.Code == transfer.RejectStale || e.Code == transfer.RejectUnknown; !gone && !s.pull.stopped { // else it was cancelled
+		c.release(s.pull.handle, e.Epoch)
+	}
 	b := c.cfg.BlockTokens
 	good := s.pull.have + s.pull.verified
 	if e.Code == transfer.RejectStale {

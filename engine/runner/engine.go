@@ -45,6 +45,7 @@ type Transport interface {
 	Start(transfer.Pull)
 	Stop(transfer.ID)
 	KeepAlive(h transfer.Handle, limit time.Duration)
+	Release(transfer.Handle)
 	Accept(transfer.Accept)
 	Progress(transfer.Progress)
 	End(transfer.End)

@@ -105,6 +105,8 @@ func (r *rank) hear(now time.Duration) {
 			r.core.Done(now, m)
 		case transfer.Detach:
 			r.core.Detach(now, m)
+		case transfer.Release:
+			r.core.Release(now, m)
 		case transfer.KeepAlive:
 			r.core.KeepAlive(now, m)
 		case transfer.PullEvent:
@@ -145,6 +147,9 @@ func (r *rank) carry() {
 	}
 	for _, h := range fx.KeepAlives {
 		r.transport.KeepAlive(h, 0)
+	}
+	for _, h := range fx.Releases {
+		r.transport.Release(h)
 	}
 	for _, id := range fx.Revoked {
 		r.transport.Revoke(id)

@@ -25,6 +25,7 @@ type frozen struct {
 func (*frozen) Start(transfer.Pull)                      {}
 func (f *frozen) Stop(id transfer.ID)                    { f.tell(transfer.PullEvent{ID: id, Done: true}) }
 func (*frozen) KeepAlive(transfer.Handle, time.Duration) {}
+func (*frozen) Release(transfer.Handle)                  {}
 func (*frozen) Accept(transfer.Accept)                   {}
 func (*frozen) Reject(transfer.Reject)                   {}
 func (*frozen) DoneReply(transfer.DoneReply)             {}

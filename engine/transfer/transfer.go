@@ -172,6 +172,12 @@ type (
 		Cancelled bool // CANCEL: nobody will come back, the lease ends; else it stays until expiry
 		Reason    string
 	}
+	// Release ends a lease for which nobody will come any more, unless another puller
+	// has it meanwhile. Epoch is the last that the one who gave up knew.
+	Release struct {
+		ID    ID
+		Epoch uint32
+	}
 	// KeepAlive renews a lease; any data frame sent counts as one too. Without an
 	// epoch it prolongs the wait of a ctx leg for its peer.
 	KeepAlive struct {
@@ -250,6 +256,8 @@ type PullEvent struct {
 	Progress int  // blocks so far, from the start of Dst, that were checked and surely read under a live lease
 	Done     bool // the pull ended and touches no block any more
 	OK       bool // with Done: the ctx side confirmed the epoch
+	// Epoch is with Done that of the last grant, 0 = there was none.
+	Epoch uint32
 	// First are the tokens of FIN, with OK, or with Ended: the request ended with
 	// them, and no block came.
 	First  []Token

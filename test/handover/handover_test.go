@@ -31,7 +31,7 @@ func same(t *testing.T, what string, got, want []request.Token) {
 // settled waits until a worker's condition holds.
 func settled(t *testing.T, w *worker, what string, ok func(runner.Stats) bool) {
 	t.Helper()
-	limit, tick := time.After(10*time.Second), time.NewTicker(time.Millisecond)
+	limit, tick := time.After(30*time.Second), time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for !ok(w.Stats(time.Minute)) {
 		select {
@@ -102,7 +102,8 @@ func TestSecondTurnPullsTheRest(t *testing.T) {
 	})
 }
 
-// A byte path that breaks costs time, not tokens: gen computes what is missing.
+// A byte path that breaks costs time, not tokens: gen computes what is missing, and
+// tells ctx that it does not come again.
 func TestBrokenByteWayIsRecomputed(t *testing.T) {
 	wc := wire.Config{NoLocal: true, NoShared: true}
 	one := start(t, executor.Mixed, wc, nil)
@@ -130,6 +131,7 @@ func TestBrokenByteWayIsRecomputed(t *testing.T) {
 		if s := gen.Stats(time.Minute); (s.Recomputed == 1) != (limit < 1<<30) {
 			t.Errorf("cut after %d: recomputed %d", limit, s.Recomputed)
 		}
+		settled(t, ctx, "free long before its leases of a minute end", idle)
 	}
 }
 

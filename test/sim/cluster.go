@@ -307,6 +307,12 @@ func (c *Cluster) effects(e *executor.Effects) {
 	for _, h := range e.KeepAlives {
 		c.keepAlive(h.ID, h.Epoch)
 	}
+	for _, h := range e.Releases {
+		c.send(func() {
+			c.Ctx.Core.Release(c.Now, transfer.Release{ID: h.ID, Epoch: h.Epoch})
+			c.Ctx.flush()
+		})
+	}
 	for _, p := range e.Pulls {
 		c.startPull(p)
 	}

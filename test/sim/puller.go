@@ -119,7 +119,11 @@ func (p *puller) end(peer transfer.Peer, code string) {
 		return
 	}
 	p.finished = true
-	p.report(transfer.PullEvent{Done: true, Code: code, Reason: code})
+	e := transfer.PullEvent{Done: true, Code: code, Reason: code}
+	if p.accept != nil {
+		e.Epoch = p.accept.Epoch
+	}
+	p.report(e)
 }
 
 func (p *puller) accepted(a transfer.Accept) {

@@ -785,10 +785,17 @@ func (x *Done) GetEpoch() uint32 {
 	return 0
 }
 
-// Cancel ends the puller's interest.
+// Cancel ends the puller's interest. On a stream without ATTACH it names the
+// transfer: the stream over which it was pulled is gone.
 type Cancel struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Reason        string                 `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	Id            int64                  `protobuf:"fixed64,2,opt,name=id,proto3" json:"id,omitempty"`
+	Incarnation   string                 `protobuf:"bytes,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Rank          uint32                 `protobuf:"varint,4,opt,name=rank,proto3" json:"rank,omitempty"`
+	Epoch         uint32                 `protobuf:"varint,5,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Mac           []byte                 `protobuf:"bytes,6,opt,name=mac,proto3" json:"mac,omitempty"`
+	GenFirst      bool                   `protobuf:"varint,7,opt,name=gen_first,json=genFirst,proto3" json:"gen_first,omitempty"` // rank means nothing
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -828,6 +835,48 @@ func (x *Cancel) GetReason() string {
 		return x.Reason
 	}
 	return ""
+}
+
+func (x *Cancel) GetId() int64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *Cancel) GetIncarnation() string {
+	if x != nil {
+		return x.Incarnation
+	}
+	return ""
+}
+
+func (x *Cancel) GetRank() uint32 {
+	if x != nil {
+		return x.Rank
+	}
+	return 0
+}
+
+func (x *Cancel) GetEpoch() uint32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Cancel) GetMac() []byte {
+	if x != nil {
+		return x.Mac
+	}
+	return nil
+}
+
+func (x *Cancel) GetGenFirst() bool {
+	if x != nil {
+		return x.GenFirst
+	}
+	return false
 }
 
 // KeepAlive renews a lease. Before ATTACH it names the transfer itself.
@@ -1383,9 +1432,15 @@ const file_transfer_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\x05R\x02id\x12\x18\n" +
 	"\alogprob\x18\x02 \x01(\x01R\alogprob\"\x1c\n" +
 	"\x04Done\x12\x14\n" +
-	"\x05epoch\x18\x01 \x01(\rR\x05epoch\" \n" +
+	"\x05epoch\x18\x01 \x01(\rR\x05epoch\"\xab\x01\n" +
 	"\x06Cancel\x12\x16\n" +
-	"\x06reason\x18\x01 \x01(\tR\x06reason\"y\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\x10R\x02id\x12 \n" +
+	"\vincarnation\x18\x03 \x01(\tR\vincarnation\x12\x12\n" +
+	"\x04rank\x18\x04 \x01(\rR\x04rank\x12\x14\n" +
+	"\x05epoch\x18\x05 \x01(\rR\x05epoch\x12\x10\n" +
+	"\x03mac\x18\x06 \x01(\fR\x03mac\x12\x1b\n" +
+	"\tgen_first\x18\a \x01(\bR\bgenFirst\"y\n" +
 	"\tKeepAlive\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x10R\x02id\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\tR\vincarnation\x12\x12\n" +

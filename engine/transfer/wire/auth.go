@@ -24,6 +24,7 @@ func newToken() (t token) {
 const (
 	purposeAttach    = "tandem/transfer/attach"
 	purposeKeepAlive = "tandem/transfer/keepalive"
+	purposeCancel    = "tandem/transfer/cancel"
 )
 
 // sign returns the HMAC-SHA-256 over purpose, id and incarnation, nil without a

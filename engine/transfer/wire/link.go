@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"tandem/engine/transfer"
 	pb "tandem/engine/transfer/transferpb"
@@ -29,7 +33,10 @@ type link struct {
 	cancel context.CancelCauseFunc
 	stream pullerStream
 	hangUp context.CancelFunc // ends the stream at once
+	hung   context.Context    // that it did
 	local  *Server            // when the owner is in this process
+	handle transfer.Handle
+	epoch  uint32 // of the ACCEPT
 
 	answer   chan *pb.OwnerMessage // ACCEPT, REJECT, or the FIN of a request that ended
 	accepted atomic.Bool
@@ -41,6 +48,7 @@ type link struct {
 
 	sending sync.Mutex
 	read    chan struct{} // closed when the reader is gone
+	ended   bool          // then: the owner ended the stream, it did not break
 	release func()
 }
 
@@ -52,13 +60,13 @@ func (p *Puller) openLink(ctx context.Context, h *transfer.Handle, fresh bool) (
 		return nil, err
 	}
 	l := &link{
-		p: p, answer: make(chan *pb.OwnerMessage, 1), progress: make(chan struct{}, 1),
+		p: p, handle: *h, answer: make(chan *pb.OwnerMessage, 1), progress: make(chan struct{}, 1),
 		fin: make(chan *pb.Fin, 1), reply: make(chan *pb.DoneReply, 1),
 		read: make(chan struct{}), release: func() {}, alive: func() {},
 	}
 	l.ctx, l.cancel = context.WithCancelCause(ctx)
 	streamCtx, hangUp := context.WithCancel(context.WithoutCancel(ctx))
-	l.hangUp = hangUp
+	l.hangUp, l.hung = hangUp, streamCtx
 	// An owner that does not read blocks a message that is longer than the stream's window. A CANCEL has its grace.
 	context.AfterFunc(l.ctx, func() { time.AfterFunc(2*cancelGrace, hangUp) })
 	if !p.cfg.NoLocal {
@@ -105,6 +113,7 @@ func (l *link) readLoop() {
 	for {
 		m, err := l.stream.Recv()
 		if err != nil {
+			l.ended = errors.Is(err, io.EOF) || status.Code(err) == codes.Canceled && l.hung.Err() == nil
 			l.cancel(fmt.Errorf("%w: %w", errLost, err))
 			return
 		}
@@ -134,6 +143,7 @@ func (l *link) readLoop() {
 			if !k.DoneReply.GetOk() {
 				l.cancel(errStale)
 			}
+			l.ended = true
 			return
 		}
 	}
@@ -151,6 +161,7 @@ func (l *link) send(m *pb.PullerMessage) error {
 	l.sending.Lock()
 	defer l.sending.Unlock()
 	if err := l.stream.Send(m); err != nil {
+		<-l.read // the stream has ended; the owner's last message may say why
 		if cause := context.Cause(l.ctx); cause != nil {
 			return cause
 		}
@@ -168,27 +179,40 @@ const cancelGrace = time.Second
 
 // close ends the stream. A stopped pull says so with CANCEL, in the background,
 // because nobody will come back for its blocks. Any other end just hangs up: the
-// lease stays, for another try or another gen worker. Called once.
-func (l *link) close() {
-	stopped := errors.Is(context.Cause(l.ctx), errStopped)
+// lease stays, for another try or another gen worker. Called once; it tells which
+// of them it was.
+func (l *link) close() (stopped bool) {
+	stopped = errors.Is(context.Cause(l.ctx), errStopped)
 	l.cancel(context.Canceled)
 	if !stopped {
 		l.finish()
-		return
+		return false
 	}
 	l.p.wg.Add(1) // the caller holds one, so Close still waits
 	go func() {
 		defer l.p.wg.Done()
 		timer := time.AfterFunc(cancelGrace, l.hangUp)
 		defer timer.Stop()
-		if l.send(&pb.PullerMessage{Kind: &pb.PullerMessage_Cancel{Cancel: &pb.Cancel{Reason: errStopped.reason}}}) == nil {
-			l.sending.Lock()
-			_ = l.stream.CloseSend()
-			l.sending.Unlock()
-			<-l.read // the owner ends the stream
-		}
+		heard := l.tell(&pb.Cancel{Reason: errStopped.reason})
 		l.finish()
+		if !heard {
+			l.handle.Epoch = max(l.handle.Epoch, l.epoch)
+			l.p.release(l.handle)
+		}
 	}()
+	return true
+}
+
+// tell sends a CANCEL as the last message and reports whether the owner got it.
+func (l *link) tell(m *pb.Cancel) bool {
+	if l.send(&pb.PullerMessage{Kind: &pb.PullerMessage_Cancel{Cancel: m}}) != nil {
+		return false
+	}
+	l.sending.Lock()
+	_ = l.stream.CloseSend()
+	l.sending.Unlock()
+	<-l.read // the owner ends the stream, or it breaks
+	return l.ended
 }
 
 func (l *link) finish() {

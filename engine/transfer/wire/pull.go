@@ -32,6 +32,8 @@ type pull struct {
 	order    transfer.Pull
 	to       *places
 	verified int              // of the owner's blocks that must come
+	epoch    uint32           // of the last ACCEPT
+	told     bool             // CANCEL is on its way
 	path     string           // by which blocks came last
 	first    []transfer.Token // of FIN
 	reported time.Time
@@ -69,14 +71,18 @@ func (pl *pull) once() error {
 	if err != nil {
 		return err
 	}
-	defer l.close()
+	defer pl.part(l)
 	if accept == nil {
 		return errEnded
 	}
+	pl.epoch = accept.GetEpoch()
 	pl.report()
 	defer pl.p.renew(l, &pl.order.Handle, accept.GetEpoch())()
 	return pl.transfer(l, accept)
 }
+
+// part ends a control stream.
+func (pl *pull) part(l *link) { pl.told = l.close() }
 
 // have are the hashes of the leading blocks that need not come any more.
 func (pl *pull) have() []transfer.Hash {
@@ -122,7 +128,7 @@ func (pl *pull) tryAttach(fresh bool) (*link, *pb.Accept, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	l.alive = pl.report
+	l.alive, l.epoch = pl.report, h.Epoch
 	m := &pb.Attach{
 		Id: int64(h.ID), Incarnation: h.Incarnation, Rank: uint32(h.Rank), Epoch: h.Epoch,
 		Layout: encodeLayout(h.Layout), Have: encodeHashes(pl.have()),
@@ -147,9 +153,10 @@ func (pl *pull) tryAttach(fresh bool) (*link, *pb.Accept, error) {
 		}
 	}
 	if err != nil {
-		l.close()
+		pl.part(l)
 		return nil, nil, err
 	}
+	l.epoch = answer.GetAccept().GetEpoch()
 	return l, answer.GetAccept(), nil
 }
 

@@ -141,6 +141,11 @@ func (p *Puller) run(ctx context.Context, cancel context.CancelCauseFunc, order 
 	defer p.wg.Done()
 	pl := &pull{p: p, ctx: ctx, order: order}
 	err := pl.run()
+	if err != nil && errors.Is(context.Cause(ctx), errStopped) && !pl.told {
+		h := order.Handle
+		h.Epoch = max(h.Epoch, pl.epoch)
+		p.Release(h)
+	}
 	level := slog.LevelWarn // the request may still succeed by a recompute, which hides a broken network
 	if ctx.Err() != nil {
 		level = slog.LevelDebug // stopped from here
@@ -157,7 +162,9 @@ func (p *Puller) run(ctx context.Context, cancel context.CancelCauseFunc, order 
 	if err != nil {
 		p.cfg.Logger.Log(context.WithoutCancel(ctx), level, "fetching KV blocks failed", "disagg_request_id", int64(id),
 			"endpoint", order.Handle.Endpoint, "blocks", pl.verified, "error", err)
-		p.events(failed(id, pl.filled(), err))
+		e := failed(id, pl.filled(), err)
+		e.Epoch = pl.epoch
+		p.events(e)
 		return
 	}
 	p.traffic.pulled(pl.path)

@@ -95,7 +95,7 @@ func (s *Server) Endpoint() string { return s.endpoint }
 func (s *Server) Incarnation() string { return s.cfg.Incarnation }
 
 // Rank adds an ADP rank: its pool and the inbox of its driver, which gets
-// Attach, Done, Detach, KeepAlive and PullEvent values from several goroutines
+// Attach, Done, Detach, Release, KeepAlive and PullEvent values from several goroutines
 // and must not block. A rank may be added once.
 func (s *Server) Rank(rank int, memory transfer.Memory, inbox func(any)) *Transport {
 	t := &Transport{

@@ -3,6 +3,7 @@ package wire
 import (
 	"errors"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -143,7 +144,7 @@ func (ss *session) handle(m *pb.PullerMessage) error {
 	case *pb.PullerMessage_Done:
 		ss.done(k.Done.GetEpoch())
 	case *pb.PullerMessage_Cancel:
-		return errCancelled
+		return ss.cancelled(k.Cancel)
 	case *pb.PullerMessage_KeepAlive:
 		return ss.keepAlive(k.KeepAlive)
 	}
@@ -244,6 +245,28 @@ func (ss *session) keepAlive(k *pb.KeepAlive) error {
 		rank.inbox(m)
 	}
 	return nil
+}
+
+// cancelled takes a CANCEL, which may be of a transfer that another stream had.
+func (ss *session) cancelled(m *pb.Cancel) error {
+	ss.mu.Lock()
+	own := ss.phase != phaseOpen
+	ss.mu.Unlock()
+	id := transfer.ID(m.GetId())
+	switch {
+	case own || id == 0 || m.GetIncarnation() != ss.srv.cfg.Incarnation:
+		return errCancelled
+	case !signed(ss.srv.cfg.Key, purposeCancel, id, m.GetIncarnation(), m.GetMac()):
+		return status.Error(codes.Unauthenticated, "CANCEL is not signed with this worker's key")
+	}
+	owners := ss.srv.all() // nobody knows on which rank a transfer is that waits for its ctx leg
+	if !m.GetGenFirst() {
+		owners = slices.DeleteFunc(owners, func(t *Transport) bool { return t.id != m.GetRank() })
+	}
+	for _, t := range owners {
+		t.inbox(transfer.Release{ID: id, Epoch: m.GetEpoch()})
+	}
+	return errCancelled
 }
 
 // grant moves an attached session to serving.
