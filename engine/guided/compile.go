@@ -14,6 +14,7 @@ const (
 	Choice Kind = "choice"      // a JSON list of strings, one of which is the output
 	JSON   Kind = "json_object" // any JSON object; no text
 	Schema Kind = "json_schema" // a JSON schema
+	EBNF   Kind = "grammar"     // rules, of which root is the whole output
 )
 
 // Bounds of a grammar's text.
@@ -65,6 +66,9 @@ func rulesOf(kind Kind, text string, stop func() bool) (start string, body func(
 			return "", nil, fmt.Errorf("the schema is not JSON")
 		}
 		return "#", s.rule, nil
+	case EBNF:
+		rules, err := grammar(text, stop)
+		return ebnfRule + ruleRoot, func(name string) (*expr, error) { return rules[name[len(ebnfRule):]], nil }, err
 	}
 	return "", nil, fmt.Errorf("there is no kind of grammar %q", kind)
 }

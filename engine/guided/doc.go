@@ -1,5 +1,5 @@
 // Package guided confines what a model writes to a grammar: a regular expression, a
-// list of choices, JSON, or JSON of a schema.
+// list of choices, JSON, JSON of a schema, or the rules of a grammar.
 //
 // A grammar is compiled to a network of states over bytes that may call each other,
 // for JSON nests. What may follow is found from it lazily: a set of places in the

@@ -7,8 +7,8 @@ const MaxGrammar = 256 << 10
 
 // Guided is the structure that the answer must have.
 type Guided struct {
-	Kind  string // json_object, json_schema, regex or choice
-	Text  string // schema, expression or list of strings, as JSON but for regex
+	Kind  string // json_object, json_schema, regex, choice or grammar
+	Text  string // schema, expression, list of strings or rules; schema and list as JSON
 	Param string // the field that asked for it
 }
 
@@ -81,6 +81,14 @@ func setGuidedRegex(r *Request, p string, raw json.RawMessage) error {
 	return r.guide("regex", s, p)
 }
 
+func setGuidedGrammar(r *Request, p string, raw json.RawMessage) error {
+	s, err := stringOf(p, raw)
+	if err != nil {
+		return err
+	}
+	return r.guide("grammar", s, p)
+}
+
 func setGuidedChoice(r *Request, p string, raw json.RawMessage) error {
 	list, err := stringsOf(p, raw)
 	if err == nil && len(list) == 0 {
@@ -110,13 +118,15 @@ func setStructured(r *Request, p string, raw json.RawMessage) error {
 			err = setGuidedRegex(r, at, m.raw)
 		case "choice":
 			err = setGuidedChoice(r, at, m.raw)
+		case "grammar":
+			err = setGuidedGrammar(r, at, m.raw)
 		case "json_object":
 			var on bool
 			if on, err = boolOf(at, m.raw); on {
 				err = r.guide("json_object", "", at)
 			}
 		default:
-			err = Unsupported(at, "%s is not supported: use json, json_object, regex or choice", Cut(at, 80))
+			err = Unsupported(at, "%s is not supported: use json, json_object, regex, choice or grammar", Cut(at, 80))
 		}
 		if err != nil {
 			return err

@@ -107,7 +107,7 @@ func TestDecodeRequestBadInput(t *testing.T) {
 		{"json schema", chatBody(`"response_format":{"type":"json_schema","json_schema":{}}`), "response_format.json_schema.schema", "needs schema"},
 		{"guided", chatBody(`"guided_json":5`), "guided_json", "object"},
 		{"guided twice", chatBody(`"guided_json":{},"guided_regex":"a"`), "guided_regex", "both ask"},
-		{"guided grammar", chatBody(`"guided_grammar":"x"`), "guided_grammar", "use response_format"},
+		{"guided grammar", chatBody(`"guided_grammar":["x"]`), "guided_grammar", "must be a string"},
 		{"functions", chatBody(`"functions":[]`), "functions", "use tools"},
 		{"tool_choice required", chatBody(`"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"required"`), "tool_choice", "not supported"},
 		{"tool_choice forced", chatBody(`"tool_choice":{"type":"function","function":{"name":"f"}}`), "tool_choice", "forces a function"},

@@ -36,6 +36,8 @@ func TestStructuredOutput(t *testing.T) {
 		{`"guided_choice":["yes","no"]`, `no`, `maybe`},
 		{`"structured_outputs":{"json":` + schema + `}`, `{"a":3}`, `{}`},
 		{`"structured_outputs":{"regex":"x"}`, `x`, `y`},
+		{`"guided_grammar":"root ::= \"a\" [0-9]+"`, `a12`, `a`},
+		{`"structured_outputs":{"grammar":"root ::= num (\"+\" num)*\nnum ::= [0-9]"}`, `1+2+3`, `1+`},
 		{`"structured_outputs":{"choice":["p"]}`, `p`, `q`},
 		{`"structured_outputs":{"json_object":true}`, `{}`, `1`},
 	} {
@@ -58,11 +60,11 @@ func TestStructuredOutput(t *testing.T) {
 		`"guided_regex":"("`:                                         "cannot be read",
 		`"guided_regex":"a","guided_choice":["b"]`:                   "both ask for a structure",
 		`"guided_choice":[]`:                                         "is empty",
-		`"guided_grammar":"root ::= x"`:                              "use response_format",
+		`"guided_grammar":"root ::= x"`:                              `line 1: the rule \"x\" is not defined`,
 		`"response_format":{"type":"xml"}`:                           "not supported",
 		`"response_format":{"type":"json_schema"}`:                   "json_schema",
 		`"response_format":{"type":"json_object"},"ignore_eos":true`: "never let the answer end",
-		`"structured_outputs":{"grammar":"x"}`:                       "use json",
+		`"structured_outputs":{"grammars":"x"}`:                      "use json",
 	} {
 		if status, _, text := post(t, srv.URL+"/v1/completions", `{"prompt":"x","max_tokens":3,`+field+`}`); status != 400 || !strings.Contains(text, want) {
 			t.Errorf("%s: %d %s", field, status, text)
