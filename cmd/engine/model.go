@@ -115,10 +115,13 @@ func inspect(w io.Writer, path string) error {
 	}
 	row("attention", "%d query heads, %d KV heads of %d", c.Heads, c.KVHeads, c.HeadDim)
 	row("rope", "base %g, %d dimensions, scaling %s", c.RoPE.Base, c.RoPE.Dims, orNone(string(c.RoPE.Scaling.Type)))
-	if c.Window > 0 {
-		row("context", "%d tokens, the sliding window", c.Context)
-	} else {
-		row("context", "%d tokens", c.Context)
+	row("context", "%d tokens", c.Context)
+	if n := len(c.Windows); n > 0 {
+		sliding := 0
+		for _, w := range c.Windows {
+			sliding += min(w, 1)
+		}
+		row("sliding window", "%d tokens in %d of %d layers", slices.Max(c.Windows), sliding, n)
 	}
 	row("vocabulary", "%d rows, embeddings tied: %t", c.Vocab, c.Tied)
 	row("parameters", "%.1f M in %.1f MiB", float64(ck.Params())/1e6, float64(ck.Bytes())/(1<<20))

@@ -42,6 +42,7 @@ func (b *Backend) Seal(vocab int) error {
 var kinds = map[pass.Kind]kernels.OpKind{
 	pass.Embed: kernels.Embed, pass.AttnInput: kernels.AttnInput, pass.Attention: kernels.Attention, pass.AddLinear: kernels.AddLinear,
 	pass.GatedMLP: kernels.GatedMLP, pass.MoE: kernels.MoE, pass.Logits: kernels.Logits, pass.OwnRows: kernels.OwnRows,
+	pass.Scale: kernels.Scale, pass.Linear: kernels.Linear, pass.AddNorm: kernels.AddNorm, pass.GatedGELU: kernels.GatedGELU,
 }
 
 // compile adds an op to the program, and its collective behind or before it.
@@ -67,6 +68,9 @@ func (b *Backend) compile(op *pass.Op) error {
 		n.Rope, err = b.prog.Rope(a.RoPE.Dims, a.RoPE.Adjacent, a.RoPE.Scale, a.RoPE.InvFreq)
 	case pass.Attention:
 		n.Layer, n.Heads, n.Scale = op.Attn.Layer, op.Attn.Heads, op.Attn.Scale
+		n.Window = op.Attn.Window
+	case pass.Scale:
+		n.Scale = op.Factor
 	case pass.MoE:
 		n.Experts, err = b.experts(op.MoE)
 	case pass.Logits:

@@ -97,7 +97,7 @@ func (c *Checkpoint) stored(fileName string, shape ...int) (tensor.Host, error) 
 
 func (c *Checkpoint) fileName(name string) string {
 	if c.Format == FormatSafetensors {
-		return c.present(hfName(name))
+		return c.present(hfName(c.Config.Arch, name))
 	}
 	return name
 }

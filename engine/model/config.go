@@ -21,15 +21,21 @@ type Config struct {
 	Inter   int // width of the gated MLP
 	Vocab   int // rows of the embedding table
 	Context int // positions the model can attend to exactly
-	Window  int `json:"-"` // sliding window that bounds Context; 0 = nothing does
+	// Windows has, for each layer, how many positions a query sees, its own the last;
+	// 0 = all before it. nil: all layers see all.
+	Windows []int `json:",omitempty"`
 	Eps     float32
 	RoPE    RoPEConfig
-	Tied    bool // the output matrix is the embedding table
-	QKVBias bool
-	OutBias bool    // bias of the attention's output projection
-	QKNorm  bool    // RMSNorm on each query and key head
-	BOS     int32   // -1 when the file names none
-	EOS     []int32 // ids that end a generation, ascending; may be empty
+	// LocalRoPE is the rotation in layers that have a window; nil = RoPE.
+	LocalRoPE *RoPEConfig `json:",omitempty"`
+	// AttnScale multiplies the products of queries and keys; 0 = 1/sqrt(HeadDim).
+	AttnScale float64 `json:",omitempty"`
+	Tied      bool    // the output matrix is the embedding table
+	QKVBias   bool
+	OutBias   bool    // bias of the attention's output projection
+	QKNorm    bool    // RMSNorm on each query and key head
+	BOS       int32   // -1 when the file names none
+	EOS       []int32 // ids that end a generation, ascending; may be empty
 
 	MoE      MoEConfig        `json:",omitzero"` // zero for a dense model
 	Sampling SamplingDefaults // of generation_config.json
@@ -64,10 +70,13 @@ func (d *SamplingDefaults) validate() error {
 }
 
 // Architectures lists the values of Config.Arch that Build knows.
-var Architectures = []string{"llama", "mistral", "qwen2", "qwen3", archQwen3MoE}
+var Architectures = []string{"llama", "mistral", "qwen2", "qwen3", archQwen3MoE, archGemma3}
 
 // archQwen3MoE is the GGUF name; a Hugging Face folder says "qwen3_moe".
 const archQwen3MoE = "qwen3moe"
+
+// archGemma3 is the GGUF name, too; a Hugging Face folder says "gemma3_text".
+const archGemma3 = "gemma3"
 
 func unsupportedArch(arch string) error {
 	return fmt.Errorf("architecture %q is not supported (supported: %s)", arch, strings.Join(Architectures, ", "))
@@ -115,6 +124,19 @@ func (c *Config) Validate() error {
 	if err := c.RoPE.validate(c.HeadDim); err != nil {
 		return err
 	}
+	if c.LocalRoPE != nil {
+		if err := c.LocalRoPE.validate(c.HeadDim); err != nil {
+			return err
+		}
+	}
+	for layer, w := range c.Windows {
+		if w < 0 {
+			return fmt.Errorf("sliding window of layer %d is %d, want 1 or more, or 0 for none", layer, w)
+		}
+	}
+	if !(c.AttnScale >= 0 && c.AttnScale < 1e6) {
+		return fmt.Errorf("attention scale is %v, want a positive number", c.AttnScale)
+	}
 	if c.Vocab < 1 || c.Vocab > maxWidth {
 		return fmt.Errorf("vocabulary is %d, want 1 to %d", c.Vocab, maxWidth)
 	}
@@ -140,10 +162,50 @@ func (c *Config) setEOS(ids []int32) {
 	c.EOS = slices.Compact(ids)
 }
 
-// capWindow limits the context to a sliding window. Within one window sliding
-// and full attention are the same, so results stay exact.
-func (c *Config) capWindow(window int) {
-	if window > 0 && window < c.Context {
-		c.Context, c.Window = window, window
+// setWindows gives a window to each layer that slides. A window of all positions
+// is none, unless such layers differ in their rotation, too.
+func (c *Config) setWindows(window int, slides func(layer int) bool) {
+	if window <= 0 || window >= c.Context && c.LocalRoPE == nil {
+		return
 	}
+	for i := range min(c.Layers, maxLayers) {
+		w := 0
+		if slides(i) {
+			w = window
+		}
+		c.Windows = append(c.Windows, w)
+	}
+	if c.Windows != nil && slices.Max(c.Windows) == 0 {
+		c.Windows = nil
+	}
+}
+
+// Window returns how many positions a query sees in a layer, its own the last;
+// 0 = all before it.
+func (c *Config) Window(layer int) int {
+	if layer >= len(c.Windows) {
+		return 0
+	}
+	return c.Windows[layer]
+}
+
+// Reach returns how many positions before and with its own a query needs of the
+// cache in any layer: the largest window, or 0 when a layer sees all.
+func (c *Config) Reach() int {
+	if len(c.Windows) == 0 || slices.Min(c.Windows) == 0 {
+		return 0
+	}
+	return slices.Max(c.Windows)
+}
+
+// WithinWindow returns the model for requests no longer than its smallest window.
+// For these, windows change nothing, and so it has none.
+func (c Config) WithinWindow() Config {
+	for _, w := range c.Windows {
+		if w > 0 {
+			c.Context = min(c.Context, w)
+		}
+	}
+	c.Windows = nil
+	return c
 }

@@ -109,9 +109,12 @@ func ggufConfig(f *gguf.File) (Config, error) {
 		r.keep(fmt.Errorf("GGUF key %q: %d differs from the key length %d, which is not supported", r.key("attention.value_length"), v, c.HeadDim))
 	}
 	c.Context = r.number("context_length")
-	c.capWindow(r.numberOr("attention.sliding_window", 0))
 	c.Eps = float32(r.float("attention.layer_norm_rms_epsilon"))
 	c.RoPE = r.rope(&c)
+	if arch == archGemma3 {
+		r.gemma(&c)
+	}
+	r.windows(&c)
 	ggufFlags(f, &c)
 	r.specialTokens(&c)
 	if r.err != nil {

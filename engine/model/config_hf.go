@@ -26,8 +26,6 @@ type hfConfig struct {
 	Tied          *bool           `json:"tie_word_embeddings"`
 	AttnBias      bool            `json:"attention_bias"`
 	MLPBias       bool            `json:"mlp_bias"`
-	Window        *int            `json:"sliding_window"`
-	UseWindow     *bool           `json:"use_sliding_window"`
 	Theta         *float64        `json:"rope_theta"`
 	Partial       *float64        `json:"partial_rotary_factor"`
 	RoPE          *hfRoPE         `json:"rope_parameters"` // since transformers 5
@@ -36,6 +34,7 @@ type hfConfig struct {
 	BOS           tokenIDs        `json:"bos_token_id"`
 	EOS           tokenIDs        `json:"eos_token_id"`
 	hfMoE
+	hfWindow
 }
 
 type hfRoPE struct {
@@ -53,6 +52,10 @@ type hfRoPE struct {
 	MScale    *float64 `json:"mscale"`
 	MScaleAll *float64 `json:"mscale_all_dim"`
 	Truncate  *bool    `json:"truncate"`
+
+	// Of models whose layers rotate in two ways.
+	Full    *hfRoPE `json:"full_attention"`
+	Sliding *hfRoPE `json:"sliding_attention"`
 }
 
 // tokenIDs accepts null, one id or a list of ids.
@@ -118,8 +121,11 @@ func parseHFConfig(config, generation []byte, hasHead bool) (Config, error) {
 		c.BOS = h.BOS[0]
 	}
 	c.RoPE = h.rope(&c)
-	if or(h.UseWindow, h.ModelType == "mistral") {
-		c.capWindow(or(h.Window, 0))
+	if c.Arch == archGemma3 {
+		h.gemma(&c)
+	}
+	if err := h.windows(&c); err != nil {
+		return c, fmt.Errorf("config.json: %w", err)
 	}
 	eos := h.EOS
 	if len(generation) > 0 {
@@ -147,6 +153,9 @@ func parseHFConfig(config, generation []byte, hasHead bool) (Config, error) {
 
 // supported refuses what would otherwise load and give wrong numbers.
 func (h *hfConfig) supported() error {
+	if h.ModelType == archGemma3 {
+		return fmt.Errorf("model_type: %q reads images; its text model, %q, and GGUF files of it are supported", h.ModelType, "gemma3_text")
+	}
 	if !knownArch(h.arch()) {
 		return fmt.Errorf("model_type: %w", unsupportedArch(h.ModelType))
 	}
@@ -159,10 +168,13 @@ func (h *hfConfig) supported() error {
 	if h.MLPBias {
 		return fmt.Errorf("mlp_bias is not supported")
 	}
+	if err := h.gemmaSupported(); err != nil {
+		return err
+	}
 	if err := h.Quantization.supported(); err != nil {
 		return fmt.Errorf("quantization_config: %w", err)
 	}
-	if h.Act != "" && h.Act != "silu" && h.Act != "swish" {
+	if h.Act != "" && h.arch() != archGemma3 && h.Act != "silu" && h.Act != "swish" {
 		return fmt.Errorf("hidden_act %q is not supported (silu is)", h.Act)
 	}
 	return nil
@@ -176,7 +188,12 @@ func (h *hfConfig) rope(c *Config) RoPEConfig {
 	if h.RoPE != nil {
 		p = h.RoPE
 	}
-	r := RoPEConfig{Base: or(p.Theta, or(h.Theta, 10000))}
+	return h.ropeOf(c, p, or(p.Theta, or(h.Theta, 10000)))
+}
+
+// ropeOf reads one rotation; scaling may extend the context.
+func (h *hfConfig) ropeOf(c *Config, p *hfRoPE, base float64) RoPEConfig {
+	r := RoPEConfig{Base: base}
 	partial := or(p.Partial, or(h.Partial, 1))
 	if partial > 0 && partial <= 1 { // else Dims stays 0 and Validate says so
 		r.Dims = int(float64(c.HeadDim) * partial)

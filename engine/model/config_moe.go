@@ -55,7 +55,7 @@ type hfMoE struct {
 }
 
 // hfArchs gives the canonical names of model types that have another.
-var hfArchs = map[string]string{"qwen3_moe": archQwen3MoE}
+var hfArchs = map[string]string{"qwen3_moe": archQwen3MoE, "gemma3_text": archGemma3}
 
 func (h *hfConfig) arch() string {
 	if a, ok := hfArchs[h.ModelType]; ok {
@@ -65,7 +65,9 @@ func (h *hfConfig) arch() string {
 }
 
 // hasQKNorm tells which architectures normalise query and key heads.
-func hasQKNorm(arch string) bool { return arch == "qwen3" || arch == archQwen3MoE }
+func hasQKNorm(arch string) bool {
+	return arch == "qwen3" || arch == archQwen3MoE || arch == archGemma3
+}
 
 func (h *hfConfig) moe() (MoEConfig, error) {
 	m := MoEConfig{Experts: or(h.Experts, or(h.LocalExperts, 0)), Used: h.Used, Inter: h.ExpertInter, Renorm: h.Renorm}

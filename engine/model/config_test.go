@@ -101,7 +101,7 @@ func TestGGUFConfig(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "vocabulary") {
 		t.Fatal(err)
 	}
-	if c.KVHeads != 2 || c.HeadDim != 16 || c.Context != 512 || c.BOS != -1 || !slices.Equal(c.EOS, []int32{3, 9}) {
+	if c.KVHeads != 2 || c.HeadDim != 16 || !slices.Equal(c.Windows, []int{512, 512}) || c.BOS != -1 || !slices.Equal(c.EOS, []int32{3, 9}) {
 		t.Errorf("config %+v", c)
 	}
 	s := c.RoPE.Scaling
@@ -117,13 +117,16 @@ func TestHFConfigDefaults(t *testing.T) {
 		hasHead bool
 		check   func(Config) bool
 	}{
-		"heads":         {`"model_type":"llama"`, true, func(c Config) bool { return c.KVHeads == 4 && c.HeadDim == 16 && c.RoPE.Base == 10000 && !c.Tied }},
-		"tied by file":  {`"model_type":"llama"`, false, func(c Config) bool { return c.Tied }},
-		"tied by key":   {`"model_type":"llama","tie_word_embeddings":true`, true, func(c Config) bool { return c.Tied }},
-		"bias":          {`"model_type":"llama","attention_bias":true`, true, func(c Config) bool { return c.QKVBias && c.OutBias }},
-		"qwen2":         {`"model_type":"qwen2","sliding_window":32,"use_sliding_window":false`, true, func(c Config) bool { return c.QKVBias && !c.OutBias && c.Context == 8192 }},
-		"qwen2 window":  {`"model_type":"qwen2","sliding_window":32,"use_sliding_window":true`, true, func(c Config) bool { return c.Context == 32 }},
-		"mistral":       {`"model_type":"mistral","sliding_window":4096`, true, func(c Config) bool { return c.Context == 4096 }},
+		"heads":          {`"model_type":"llama"`, true, func(c Config) bool { return c.KVHeads == 4 && c.HeadDim == 16 && c.RoPE.Base == 10000 && !c.Tied }},
+		"tied by file":   {`"model_type":"llama"`, false, func(c Config) bool { return c.Tied }},
+		"tied by key":    {`"model_type":"llama","tie_word_embeddings":true`, true, func(c Config) bool { return c.Tied }},
+		"bias":           {`"model_type":"llama","attention_bias":true`, true, func(c Config) bool { return c.QKVBias && c.OutBias }},
+		"qwen2":          {`"model_type":"qwen2","sliding_window":32,"use_sliding_window":false`, true, func(c Config) bool { return c.QKVBias && !c.OutBias && c.Context == 8192 }},
+		"qwen2 window":   {`"model_type":"qwen2","sliding_window":32,"use_sliding_window":true`, true, func(c Config) bool { return c.Windows == nil }},
+		"qwen2 window 0": {`"model_type":"qwen2","sliding_window":32,"use_sliding_window":true,"max_window_layers":0`, true, func(c Config) bool { return slices.Equal(c.Windows, []int{32}) && c.Reach() == 32 }},
+		"mistral": {`"model_type":"mistral","sliding_window":4096`, true, func(c Config) bool {
+			return c.Context == 8192 && c.Window(0) == 4096 && c.WithinWindow().Context == 4096
+		}},
 		"qwen3":         {`"model_type":"qwen3","head_dim":32`, true, func(c Config) bool { return c.QKNorm && c.HeadDim == 32 }},
 		"eos list":      {`"model_type":"llama","eos_token_id":[7,3,7]`, true, func(c Config) bool { return slices.Equal(c.EOS, []int32{3, 7}) }},
 		"eos null":      {`"model_type":"llama","eos_token_id":null`, true, func(c Config) bool { return len(c.EOS) == 0 }},

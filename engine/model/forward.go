@@ -37,6 +37,7 @@ type activations struct {
 	gated       activation    // of the same rows as mlp
 	all         tensor.Buffer // x of all ranks
 	share       tensor.Buffer // of this rank's experts
+	added       activation    // what attention or MLP add, where a norm comes before
 }
 
 func (l *llama) declare(ops Ops) activations {
@@ -47,6 +48,9 @@ func (l *llama) declare(ops Ops) activations {
 		attended: l.split(ops.Buffer(c.Heads*c.HeadDim), l.rows.attended),
 	}
 	a.mlp = a.x
+	if c.Arch == archGemma3 {
+		a.added = l.split(ops.Buffer(c.Hidden), l.rows.out)
+	}
 	moe := slices.ContainsFunc(l.layers, func(y llamaLayer) bool { return y.moe != nil })
 	dense := slices.ContainsFunc(l.layers, func(y llamaLayer) bool { return y.moe == nil })
 	gathered := dense && l.p.gathersMLP()
@@ -70,10 +74,12 @@ func (l *llama) declare(ops Ops) activations {
 
 func (l *llama) record(ops Ops) {
 	a := l.declare(ops)
-	rope := l.c.RoPE.Tensor()
 	ops.Embed(a.x.all, l.embed)
+	if l.c.Arch == archGemma3 {
+		ops.Scale(a.x.all, float32(math.Sqrt(float64(l.c.Hidden))))
+	}
 	for i, y := range l.layers {
-		l.attention(ops, a, i, y, rope)
+		l.attention(ops, a, i, y)
 		if y.moe != nil {
 			l.mixture(ops, a, *y.moe)
 		} else {
@@ -83,8 +89,12 @@ func (l *llama) record(ops Ops) {
 	ops.Logits(a.x.all, l.finalNorm, l.c.Eps, l.head, l.rows.vocab)
 }
 
-func (l *llama) attention(ops Ops, a activations, layer int, y llamaLayer, rope tensor.RoPE) {
+func (l *llama) attention(ops Ops, a activations, layer int, y llamaLayer) {
 	c := l.c
+	window, rope := c.Window(layer), c.RoPE.Tensor()
+	if c.LocalRoPE != nil && window > 0 {
+		rope = c.LocalRoPE.Tensor()
+	}
 	_, heads := l.p.Heads(c)
 	_, kvHeads := l.p.KVHeads(c)
 	ops.AttnInput(a.q, a.x.all, tensor.AttnInput{
@@ -92,15 +102,35 @@ func (l *llama) attention(ops Ops, a activations, layer int, y llamaLayer, rope 
 		Heads: heads, KVHeads: kvHeads, HeadDim: c.HeadDim, RoPE: rope,
 	})
 	scale := float32(1 / math.Sqrt(float64(c.HeadDim)))
-	ops.Attention(a.attended.mine, a.q, tensor.Attn{Layer: layer, Heads: heads, KVHeads: kvHeads, HeadDim: c.HeadDim, Scale: scale})
+	if c.AttnScale > 0 {
+		scale = float32(c.AttnScale)
+	}
+	ops.Attention(a.attended.mine, a.q, tensor.Attn{Layer: layer, Heads: heads, KVHeads: kvHeads, HeadDim: c.HeadDim, Scale: scale, Window: window})
 	l.complete(a.attended)
+	if y.postAttn != tensor.None {
+		l.addNormed(ops, a, a.attended.all, y.out, y.postAttn)
+		return
+	}
 	ops.AddLinear(a.x.mine, a.attended.all, y.out, y.outBias)
 	l.complete(a.x)
+}
+
+// addNormed adds the norm of in·Wᵀ to x.
+func (l *llama) addNormed(ops Ops, a activations, in tensor.Buffer, w tensor.Matrix, norm tensor.Vector) {
+	ops.Linear(a.added.mine, in, w)
+	l.complete(a.added)
+	ops.AddNorm(a.x.all, a.added.all, norm, l.c.Eps)
 }
 
 func (l *llama) mlp(ops Ops, a activations, y llamaLayer) {
 	if l.p.gathersMLP() {
 		ops.GatherRows(a.mlp.all, a.x.all)
+	}
+	if y.postMLP != tensor.None {
+		ops.GatedGELU(a.gated.mine, a.mlp.all, y.mlpNorm, l.c.Eps, y.gateUp)
+		l.complete(a.gated)
+		l.addNormed(ops, a, a.gated.all, y.down, y.postMLP)
+		return
 	}
 	ops.GatedMLP(a.gated.mine, a.mlp.all, y.mlpNorm, l.c.Eps, y.gateUp)
 	l.complete(a.gated)

@@ -1,7 +1,9 @@
 package model
 
 import (
+	"encoding/binary"
 	"fmt"
+	"math"
 
 	"tandem/engine/tensor"
 )
@@ -16,8 +18,8 @@ func Build(ops Ops, ck *Checkpoint, p Parallel) error {
 	if err := p.Check(&ck.Config); err != nil {
 		return err
 	}
-	// Llama, Mistral, Qwen2 and Qwen3, dense or of experts, differ only in what
-	// Config says.
+	// Llama, Mistral, Qwen2, Qwen3, dense or of experts, and Gemma 3 differ only in
+	// what Config says.
 	l := &llama{loader: loader{ops: ops, ck: ck}, c: &ck.Config, p: p}
 	l.divide()
 	if err := l.load(); err != nil {
@@ -82,6 +84,27 @@ func (l *loader) decode(parts []tensor.Host) {
 	}
 }
 
+// norm loads the weight of an RMSNorm. Hugging Face folders have Gemma's less one.
+func (l *loader) norm(h tensor.Host) tensor.Vector {
+	if l.err == nil && l.ck.Config.Arch == archGemma3 && l.ck.Format == FormatSafetensors {
+		h, l.err = plusOne(h)
+	}
+	return l.vector(h)
+}
+
+// plusOne returns a vector in F32 with one added to each value.
+func plusOne(h tensor.Host) (tensor.Host, error) {
+	values := make([]float32, h.Elems())
+	if err := tensor.Dequantize(values, h); err != nil {
+		return h, err
+	}
+	h.DType, h.Data = tensor.F32, make([]byte, 0, 4*len(values))
+	for _, x := range values {
+		h.Data = binary.LittleEndian.AppendUint32(h.Data, math.Float32bits(x+1))
+	}
+	return h, nil
+}
+
 // rowRange returns rows of a weight, or elements of a vector.
 func (l *loader) rowRange(h tensor.Host, first, n int) tensor.Host {
 	if l.err != nil {
@@ -129,6 +152,7 @@ type division struct {
 
 type llamaLayer struct {
 	attnNorm, qNorm, kNorm, qkvBias, outBias, mlpNorm tensor.Vector
+	postAttn, postMLP                                 tensor.Vector // norms of what attention and MLP add, or None
 	qkv, out, gateUp, down                            tensor.Matrix
 	moe                                               *tensor.MoE // instead of gateUp and down
 }
@@ -164,7 +188,7 @@ func (l *llama) load() error {
 			return l.err
 		}
 	}
-	l.finalNorm = l.vector(l.tensor("output_norm.weight", c.Hidden))
+	l.finalNorm = l.norm(l.tensor("output_norm.weight", c.Hidden))
 	switch {
 	case !c.Tied:
 		l.head = l.matrix(l.part(l.tensor("output.weight", c.Vocab, c.Hidden), l.rows.vocab))
@@ -181,21 +205,27 @@ func (l *llama) loadLayer(i int) llamaLayer {
 	get := func(part string, shape ...int) tensor.Host {
 		return l.tensor(fmt.Sprintf("blk.%d.%s", i, part), shape...)
 	}
-	y := llamaLayer{qNorm: tensor.None, kNorm: tensor.None, qkvBias: tensor.None, outBias: tensor.None}
-	y.attnNorm = l.vector(get("attn_norm.weight", c.Hidden))
+	y := llamaLayer{
+		qNorm: tensor.None, kNorm: tensor.None, qkvBias: tensor.None, outBias: tensor.None, postAttn: tensor.None, postMLP: tensor.None,
+	}
+	y.attnNorm = l.norm(get("attn_norm.weight", c.Hidden))
 	y.qkv = l.matrix(l.qkv(i, "weight", c.Hidden)...)
 	if c.QKVBias {
 		y.qkvBias = l.vector(l.qkv(i, "bias")...)
 	}
 	if c.QKNorm {
-		y.qNorm = l.vector(get("attn_q_norm.weight", c.HeadDim))
-		y.kNorm = l.vector(get("attn_k_norm.weight", c.HeadDim))
+		y.qNorm = l.norm(get("attn_q_norm.weight", c.HeadDim))
+		y.kNorm = l.norm(get("attn_k_norm.weight", c.HeadDim))
 	}
 	y.out = l.matrix(l.part(get("attn_output.weight", c.Hidden, c.Heads*c.HeadDim), l.rows.out))
 	if c.OutBias {
 		y.outBias = l.vector(l.part(get("attn_output.bias", c.Hidden), l.rows.out))
 	}
-	y.mlpNorm = l.vector(get("ffn_norm.weight", c.Hidden))
+	y.mlpNorm = l.norm(get("ffn_norm.weight", c.Hidden))
+	if c.Arch == archGemma3 {
+		y.postAttn = l.norm(get("post_attention_norm.weight", c.Hidden))
+		y.postMLP = l.norm(get("post_ffw_norm.weight", c.Hidden))
+	}
 	if c.MoE.Sparse(i) {
 		y.moe = l.loadExperts(i, y.mlpNorm)
 		return y

@@ -81,6 +81,20 @@ func (r *recorder) GatedMLP(out, x tensor.Buffer, norm tensor.Vector, _ float32,
 	r.call("GatedMLP %d %d %s %s", out, x, r.name(int32(norm)), r.name(int32(gateUp)))
 }
 
+func (r *recorder) Scale(x tensor.Buffer, factor float32) { r.call("Scale %d %.4f", x, factor) }
+
+func (r *recorder) Linear(out, in tensor.Buffer, w tensor.Matrix) {
+	r.call("Linear %d %d %s", out, in, r.name(int32(w)))
+}
+
+func (r *recorder) AddNorm(x, in tensor.Buffer, norm tensor.Vector, _ float32) {
+	r.call("AddNorm %d %d %s", x, in, r.name(int32(norm)))
+}
+
+func (r *recorder) GatedGELU(out, x tensor.Buffer, norm tensor.Vector, _ float32, gateUp tensor.Matrix) {
+	r.call("GatedGELU %d %d %s %s", out, x, r.name(int32(norm)), r.name(int32(gateUp)))
+}
+
 func (r *recorder) MoE(out, x tensor.Buffer, m tensor.MoE) {
 	r.moe = append(r.moe, m)
 	r.call("MoE %d %d %s %s", out, x, r.name(int32(m.Norm)), r.name(int32(m.Router)))

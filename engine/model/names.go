@@ -29,6 +29,13 @@ var hfParts = map[string]string{
 	"ffn_gate_inp": "mlp.gate",
 }
 
+// hfGemma has the parts that Gemma 3 names otherwise.
+var hfGemma = map[string]string{
+	"post_attention_norm": "post_attention_layernorm",
+	"ffn_norm":            "pre_feedforward_layernorm",
+	"post_ffw_norm":       "post_feedforward_layernorm",
+}
+
 // hfExperts maps the stacked weights of a layer's experts to what a Hugging Face
 // folder calls one expert's: "mlp.experts.E." plus this.
 var hfExperts = map[string]string{
@@ -51,13 +58,17 @@ func hfExpertName(name string, expert int) string {
 
 // hfName returns the name a Hugging Face folder uses for a canonical name, or
 // the name itself when there is none.
-func hfName(name string) string {
+func hfName(arch, name string) string {
 	if n, ok := hfNames[name]; ok {
 		return n
 	}
 	fields := strings.Split(name, ".") // blk N part weight|bias
 	if len(fields) == 4 && fields[0] == "blk" {
-		if part, ok := hfParts[fields[2]]; ok {
+		part, ok := hfParts[fields[2]]
+		if other, renamed := hfGemma[fields[2]]; renamed && arch == archGemma3 {
+			part, ok = other, true
+		}
+		if ok {
 			return "model.layers." + fields[1] + "." + part + "." + fields[3]
 		}
 	}

@@ -149,7 +149,7 @@ func (c *Checkpoint) openFolder() error {
 	}
 	// The configuration comes first: "unsupported architecture" says more than
 	// what its weights fail with.
-	if _, err = parseHFConfig(config, generation, true); err != nil {
+	if c.Config, err = parseHFConfig(config, generation, true); err != nil {
 		return err
 	}
 	if err := c.openShards(); err != nil {

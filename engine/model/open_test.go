@@ -172,7 +172,7 @@ func TestFolderErrors(t *testing.T) {
 		change map[string]any
 		want   string
 	}{
-		"arch":          {"config.json", map[string]any{"model_type": "mamba"}, `"mamba" is not supported (supported: llama, mistral, qwen2, qwen3, qwen3moe)`},
+		"arch":          {"config.json", map[string]any{"model_type": "mamba"}, `"mamba" is not supported (supported: llama, mistral, qwen2, qwen3, qwen3moe, gemma3)`},
 		"no arch":       {"config.json", map[string]any{"model_type": nil}, "model_type"},
 		"task":          {"config.json", map[string]any{"architectures": []string{"LlamaForSequenceClassification"}}, "LlamaForSequenceClassification"},
 		"mlp bias":      {"config.json", map[string]any{"mlp_bias": true}, "mlp_bias"},

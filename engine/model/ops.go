@@ -30,12 +30,21 @@ type Ops interface {
 	// AttnInput normalises x, projects it to q, k and v, rotates q and k, writes
 	// k and v into the paged cache, and sets q [heads*headDim].
 	AttnInput(q, x tensor.Buffer, a tensor.AttnInput)
-	// Attention sets out [heads*headDim] to causal attention of q over the cache.
+	// Scale multiplies x by a factor.
+	Scale(x tensor.Buffer, factor float32)
+	// Attention sets out [heads*headDim] to causal attention of q over the cache,
+	// of which it reads only the layer's window.
 	Attention(out, q tensor.Buffer, a tensor.Attn)
 	// AddLinear adds in·Wᵀ (+ bias unless None) to x.
 	AddLinear(x, in tensor.Buffer, w tensor.Matrix, bias tensor.Vector)
+	// Linear sets out to in·Wᵀ.
+	Linear(out, in tensor.Buffer, w tensor.Matrix)
+	// AddNorm adds the RMSNorm of in to x.
+	AddNorm(x, in tensor.Buffer, norm tensor.Vector, eps float32)
 	// GatedMLP sets out [inter] to silu(gate(n))*up(n), n the RMSNorm of x.
 	GatedMLP(out, x tensor.Buffer, norm tensor.Vector, eps float32, gateUp tensor.Matrix)
+	// GatedGELU is GatedMLP with gelu, in its form with tanh, in place of silu.
+	GatedGELU(out, x tensor.Buffer, norm tensor.Vector, eps float32, gateUp tensor.Matrix)
 	// MoE computes each row's sum over its chosen experts e that are held here of
 	// weight_e * down_e(silu(gate_e(n))*up_e(n)), n the RMSNorm of x. With out == x
 	// the sum is added to x; else out is set to it, zero for a row without such an

@@ -32,6 +32,9 @@ func (p Parallel) Check(c *Config) error {
 	if p.alone() {
 		return nil
 	}
+	if p.gathersMLP() && c.Arch == archGemma3 {
+		return fmt.Errorf("attention_dp_config.dense_mlp: split is not supported for %s", c.Arch)
+	}
 	if n := c.MoE.Experts; n > 0 && p.Size > n {
 		return fmt.Errorf("moe_expert_parallel_size is %d (by default tensor_parallel_size), the model has only %d experts: use at most %d ranks", p.Size, n, n)
 	}

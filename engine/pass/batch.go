@@ -111,9 +111,13 @@ func (r *Recorder) checkSeq(batch *tensor.Batch, s int) error {
 	if need > pages {
 		return fmt.Errorf("%w: sequence %d has %d pages, positions up to %d need %d", ErrBatch, s, pages, pos+rows, need)
 	}
-	for i, id := range batch.Pages[batch.PageStart[s] : int(batch.PageStart[s])+need] {
+	first := 0 // page that is read; those before it need not be there
+	if r.reach > 0 {
+		first = max(0, pos+1-r.reach) / kv.BlockTokens
+	}
+	for i, id := range batch.Pages[int(batch.PageStart[s])+first : int(batch.PageStart[s])+need] {
 		if id < 0 || int(id) >= kv.Blocks {
-			return fmt.Errorf("%w: sequence %d page %d is block %d of %d", ErrBatch, s, i, id, kv.Blocks)
+			return fmt.Errorf("%w: sequence %d page %d is block %d of %d", ErrBatch, s, first+i, id, kv.Blocks)
 		}
 	}
 	return nil

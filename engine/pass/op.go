@@ -11,13 +11,17 @@ const (
 	AttnInput
 	Attention
 	AddLinear
-	GatedMLP
+	GatedMLP // with silu
 	MoE
 	Logits
 	GatherColumns
 	GatherRows
 	OwnRows
 	AddShares
+	Scale
+	Linear
+	AddNorm
+	GatedGELU
 )
 
 // Op is one recorded op. Handles are of the recorder that made it, absent ones
@@ -30,6 +34,8 @@ type Op struct {
 	Norm tensor.Vector // of In
 	Bias tensor.Vector
 	Eps  float32
+
+	Factor float32 // of Scale
 
 	Input *tensor.AttnInput // of AttnInput only
 	Attn  *tensor.Attn      // of Attention only

@@ -34,11 +34,13 @@ type Recorder struct {
 	// SharesRows: there are buffers for the rows of all ranks, which must fit.
 	SharesRows bool
 
-	heads  int // query heads, 0 before the first attention op
-	tokens int // rows of the embedding
-	err    error
-	sealed bool
-	ended  error // why it is no use any more
+	heads   int  // query heads, 0 before the first attention op
+	reach   int  // positions that a query needs, its own the last; 0 = all
+	tokens  int  // rows of the embedding
+	attends bool // there is an attention op
+	err     error
+	sealed  bool
+	ended   error // why it is no use any more
 }
 
 // New makes an empty recorder.
@@ -178,13 +180,38 @@ func (r *Recorder) geometry(op string, layer, heads, kvHeads, headDim int) error
 	return nil
 }
 
+// Scale multiplies x by a factor.
+func (r *Recorder) Scale(x tensor.Buffer, factor float32) {
+	const op = "scale"
+	b, _ := r.lookup(x)
+	r.record(Op{Kind: Scale, In: x, Out: x, W: tensor.None, Norm: tensor.None, Bias: tensor.None, Factor: factor}, r.buffer(op, "it", x, b.Width))
+}
+
 // Attention sets out [heads*headDim] to causal attention of q over the cache.
 func (r *Recorder) Attention(out, q tensor.Buffer, a tensor.Attn) {
 	const op = "attention"
 	width := a.Heads * a.HeadDim
+	r.see(a.Window)
 	r.record(Op{Kind: Attention, In: q, Out: out, W: tensor.None, Norm: tensor.None, Bias: tensor.None, Attn: &a},
-		r.geometry(op, a.Layer, a.Heads, a.KVHeads, a.HeadDim),
+		r.geometry(op, a.Layer, a.Heads, a.KVHeads, a.HeadDim), window(a),
 		r.buffer(op, "input", q, width), r.buffer(op, "output", out, width), r.apart(op, q, out), r.ownRows(op, q, out))
+}
+
+// see notes the window of a layer.
+func (r *Recorder) see(window int) {
+	if !r.attends || window == 0 {
+		r.reach = window
+	} else if r.reach > 0 {
+		r.reach = max(r.reach, window)
+	}
+	r.attends = true
+}
+
+func window(a tensor.Attn) error {
+	if a.Window < 0 {
+		return fmt.Errorf("attention of layer %d: a window of %d positions", a.Layer, a.Window)
+	}
+	return nil
 }
 
 // AddLinear adds in·Wᵀ (+ bias unless None) to x.
@@ -196,11 +223,37 @@ func (r *Recorder) AddLinear(x, in tensor.Buffer, w tensor.Matrix, bias tensor.V
 		r.buffer(op, "input", in, m.Cols), r.buffer(op, "output", x, m.Rows), r.sameRows(op, in, x))
 }
 
+// Linear sets out to in·Wᵀ.
+func (r *Recorder) Linear(out, in tensor.Buffer, w tensor.Matrix) {
+	const op = "linear"
+	m, err := r.matrix(op, w, false)
+	r.record(Op{Kind: Linear, In: in, Out: out, W: w, Norm: tensor.None, Bias: tensor.None},
+		r.apart(op, in, out), err, r.buffer(op, "input", in, m.Cols), r.buffer(op, "output", out, m.Rows), r.sameRows(op, in, out))
+}
+
+// AddNorm adds the RMSNorm of in to x.
+func (r *Recorder) AddNorm(x, in tensor.Buffer, norm tensor.Vector, eps float32) {
+	const op = "add a norm"
+	to, _ := r.lookup(x)
+	r.record(Op{Kind: AddNorm, In: in, Out: x, W: tensor.None, Norm: norm, Bias: tensor.None, Eps: eps},
+		r.apart(op, in, x), r.vector(op, "norm", norm, to.Width, false),
+		r.buffer(op, "input", in, to.Width), r.buffer(op, "output", x, to.Width), r.sameRows(op, in, x))
+}
+
 // GatedMLP sets out [inter] to silu(gate(n))*up(n), n the RMSNorm of x.
 func (r *Recorder) GatedMLP(out, x tensor.Buffer, norm tensor.Vector, eps float32, gateUp tensor.Matrix) {
+	r.gated(GatedMLP, out, x, norm, eps, gateUp)
+}
+
+// GatedGELU is GatedMLP with gelu in place of silu.
+func (r *Recorder) GatedGELU(out, x tensor.Buffer, norm tensor.Vector, eps float32, gateUp tensor.Matrix) {
+	r.gated(GatedGELU, out, x, norm, eps, gateUp)
+}
+
+func (r *Recorder) gated(kind Kind, out, x tensor.Buffer, norm tensor.Vector, eps float32, gateUp tensor.Matrix) {
 	const op = "gated MLP"
 	m, err := r.matrix(op, gateUp, true)
-	r.record(Op{Kind: GatedMLP, In: x, Out: out, W: gateUp, Norm: norm, Bias: tensor.None, Eps: eps},
+	r.record(Op{Kind: kind, In: x, Out: out, W: gateUp, Norm: norm, Bias: tensor.None, Eps: eps},
 		err, r.vector(op, "norm", norm, m.Cols, false),
 		r.buffer(op, "input", x, m.Cols), r.buffer(op, "output", out, m.Rows/2), r.apart(op, x, out), r.sameRows(op, x, out))
 }

@@ -3,6 +3,7 @@ package runner
 import (
 	"crypto/sha256"
 	"fmt"
+	"log/slog"
 	"path/filepath"
 	"strings"
 
@@ -65,7 +66,11 @@ type devices interface {
 func openDevices(o *LoadOptions, ck *model.Checkpoint) (devices, error) {
 	switch o.Backend {
 	case "", "auto":
-		if err := cuda.Probe(); err == nil {
+		err := cuda.Probe()
+		if err == nil {
+			err = dropWindows(o.Logger, ck)
+		}
+		if err == nil {
 			return openCUDA(o)
 		} else if cuda.Built {
 			o.Logger.Info("running on the CPU", "reason", err)
@@ -75,11 +80,31 @@ func openDevices(o *LoadOptions, ck *model.Checkpoint) (devices, error) {
 		if err := cuda.Probe(); err != nil {
 			return nil, fmt.Errorf("%w; use --backend auto or cpu", err)
 		}
+		if err := dropWindows(o.Logger, ck); err != nil {
+			return nil, fmt.Errorf("%w; use --backend auto or cpu", err)
+		}
 		return openCUDA(o)
 	default:
 		return nil, fmt.Errorf("backend: %q is unknown: auto, cpu or cuda", o.Backend)
 	}
 	return &cpuDevices{o: o, store: o.store(ck)}, nil
+}
+
+// dropWindows bounds requests to a model's smallest sliding window, within which
+// full attention is the same, for a backend that has no other. It refuses a model
+// whose layers differ in more than that.
+func dropWindows(log *slog.Logger, ck *model.Checkpoint) error {
+	c := &ck.Config
+	if c.LocalRoPE != nil {
+		return fmt.Errorf("%s: layers with sliding windows of their own rotation are not supported on CUDA", c.Arch)
+	}
+	if c.Windows == nil {
+		return nil
+	}
+	ck.Fingerprint() // of the model as it is, before it changes here
+	*c = c.WithinWindow()
+	log.Warn("requests are bounded by the model's sliding window, which is supported on the CPU only", "max_seq_len", c.Context)
+	return nil
 }
 
 // store makes the store of packed weights, which keeps them in a file if the

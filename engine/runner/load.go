@@ -162,6 +162,7 @@ func Load(ctx context.Context, o LoadOptions) (_ *Loaded, err error) {
 			l.Close()
 		}
 	}()
+	l.Config = ck.Config // without windows, where the device has none
 	share, most := l.devices.pool(ranks.Len(), int64(ck.Bytes()))
 	core, kv := o.sizes(ck.Config, ranks, share)
 	if err := checkPool(kv, o.PoolTokens, ranks.Len(), most); err != nil {
@@ -279,9 +280,6 @@ func (o *LoadOptions) sizes(m model.Config, ranks comm.Span, share int64) (execu
 			o.Logger.Warn("max_seq_len is more than the model was made for", "max_seq_len", core.MaxSeqLen, "using", m.Context)
 		}
 		core.MaxSeqLen = m.Context
-		if m.Window > 0 {
-			o.Logger.Warn("the model attends to a sliding window: requests are bounded by it", "max_seq_len", m.Window)
-		}
 	}
 	if b := core.EffectiveBatch(); b < core.MaxBatch {
 		o.Logger.Warn("max_batch_size is lowered so that a step has room for a block of prefill",

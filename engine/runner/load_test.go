@@ -40,12 +40,16 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-func TestSlidingWindowIsTold(t *testing.T) {
+func TestDropWindows(t *testing.T) {
 	var log strings.Builder
-	o := LoadOptions{Core: executor.DefaultConfig(), PoolTokens: 4096, Logger: slog.New(slog.NewTextHandler(&log, nil))}
-	core, _ := o.sizes(model.Config{Vocab: 100, Layers: 1, KVHeads: 1, HeadDim: 8, Context: 512, Window: 512}, comm.Span{}, 0)
-	if core.MaxSeqLen != 512 || !strings.Contains(log.String(), "sliding window") {
-		t.Errorf("max_seq_len %d, log %q", core.MaxSeqLen, log.String())
+	ck := &model.Checkpoint{Config: model.Config{Arch: "mistral", Layers: 2, Context: 4096, Windows: []int{512, 0}}}
+	logger := slog.New(slog.NewTextHandler(&log, nil))
+	if err := dropWindows(logger, ck); err != nil || ck.Config.Context != 512 || ck.Config.Windows != nil || !strings.Contains(log.String(), "sliding window") {
+		t.Errorf("%+v, %v, log %q", ck.Config, err, log.String())
+	}
+	ck.Config = model.Config{Arch: "gemma3", Context: 4096, Windows: []int{512, 0}, LocalRoPE: &model.RoPEConfig{}}
+	if err := dropWindows(logger, ck); err == nil || ck.Config.Context != 4096 {
+		t.Errorf("%+v, %v", ck.Config, err)
 	}
 }
 

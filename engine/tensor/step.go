@@ -43,6 +43,7 @@ type Attn struct {
 	KVHeads int
 	HeadDim int
 	Scale   float32 // multiplies q·k, usually 1/sqrt(HeadDim)
+	Window  int     // positions that a query sees, its own the last; 0 = all before it
 }
 
 // MoE names a layer's mixture of experts: a router that picks a few of many
@@ -86,7 +87,7 @@ type Batch struct {
 	RowStart  []int32 // [seqs+1] first row of each sequence
 	PosStart  []int32 // [seqs] position of each sequence's first row
 	PageStart []int32 // [seqs+1] first entry of each sequence in Pages
-	Pages     []int32 // block ids; entry p of a sequence holds positions [p*BlockTokens, (p+1)*BlockTokens)
+	Pages     []int32 // block ids; entry p of a sequence holds positions [p*BlockTokens, (p+1)*BlockTokens); -1 = none, where no layer's window reaches
 	LogitRows []int32 // rows whose logits are wanted, ascending
 	// Feed is, for each row, the row of logits of the batch launched before whose
 	// picked token is this row's, -1 where Tokens has it. Empty: Tokens has them all.

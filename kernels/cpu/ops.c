@@ -173,6 +173,7 @@ static void run_attention(tm_program *p, const tm_op *op, int worker)
 			.heads = t->heads,
 			.queries = t->queries,
 			.pos0 = t->pos,
+			.window = op->window ? op->window : INT32_MAX,
 			.scale = op->scale,
 			.kv_f32 = p->kv.f32,
 			.block_tokens = p->kv.block_tokens,
@@ -197,16 +198,35 @@ static void run_attention(tm_program *p, const tm_op *op, int worker)
 	tm_pool_barrier(p->pool, worker);
 }
 
-static void run_add_linear(tm_program *p, const tm_op *op, int worker)
+static void run_linear(tm_program *p, const tm_op *op, int accumulate, int worker)
 {
 	const source src = {.buffer = op->in};
 	const acts a = tm_prepare(p, op->w, &src, tm_op_rows(p, op), worker);
-	tm_multiply(p, op->w, &a, p->buffers[op->out].data, p->buffers[op->out].stride, op->bias, 1, worker);
+	tm_multiply(p, op->w, &a, p->buffers[op->out].data, p->buffers[op->out].stride, op->bias, accumulate, worker);
+	tm_pool_barrier(p->pool, worker);
+}
+
+// Runs one worker's share of an op that does one row after another.
+static void run_rows(tm_program *p, const tm_op *op, int worker)
+{
+	const int width = p->buffers[op->out].width;
+	float *normed = p->work[worker].rows;
+	tm_claim c = tm_claim_all(worker, tm_op_rows(p, op));
+	for (int r; (r = tm_claim_next(p->pool, &c)) >= 0;) {
+		if (op->kind == TM_SCALE) {
+			p->vec->scale(tm_row(p, op->out, r), op->scale, width);
+			continue;
+		}
+		p->vec->rmsnorm(normed, tm_row(p, op->in, r), op->norm, width, op->eps);
+		p->vec->add(tm_row(p, op->out, r), normed, width);
+	}
 	tm_pool_barrier(p->pool, worker);
 }
 
 static void run_gated_mlp(tm_program *p, const tm_op *op, int worker)
 {
+	void (*const gate_up)(float *, const float *, const float *, int) =
+		op->kind == TM_GATED_GELU ? p->vec->gelu_mul : p->vec->silu_mul;
 	const source src = {.buffer = op->in, .norm = op->norm, .eps = op->eps};
 	const acts a = tm_prepare(p, op->w, &src, tm_op_rows(p, op), worker);
 	product m = product_all(p, op->w, &a, worker);
@@ -222,7 +242,7 @@ static void run_gated_mlp(tm_program *p, const tm_op *op, int worker)
 			const float *gate = tile + (size_t)(panel - p0) * TM_PANEL;
 			float *out = tm_row(p, op->out, block * a.block_rows) + panel / 2 * TM_PANEL;
 			for (int r = 0; r < act.rows; r++)
-				p->vec->silu_mul(out + (size_t)r * p->buffers[op->out].stride,
+				gate_up(out + (size_t)r * p->buffers[op->out].stride,
 					gate + (size_t)r * ld, gate + (size_t)r * ld + TM_PANEL, width);
 		}
 	}
@@ -247,7 +267,11 @@ void tm_op_run(tm_program *p, const tm_op *op, int worker)
 	case TM_EMBED: run_embed(p, op, worker); break;
 	case TM_ATTN_INPUT: run_attn_input(p, op, worker); break;
 	case TM_ATTENTION: run_attention(p, op, worker); break;
-	case TM_ADD_LINEAR: run_add_linear(p, op, worker); break;
+	case TM_ADD_LINEAR: run_linear(p, op, 1, worker); break;
+	case TM_LINEAR: run_linear(p, op, 0, worker); break;
+	case TM_SCALE:
+	case TM_ADD_NORM: run_rows(p, op, worker); break;
+	case TM_GATED_GELU:
 	case TM_GATED_MLP: run_gated_mlp(p, op, worker); break;
 	case TM_LOGITS: run_logits(p, op, worker); break;
 	case TM_MOE: tm_run_moe(p, op, worker); break;

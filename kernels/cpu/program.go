@@ -67,6 +67,10 @@ const (
 	Unpack    OpKind = C.TM_UNPACK // the other ranks' columns of In from the stage
 	OwnRows   OpKind = C.TM_OWN_ROWS
 	AddRows   OpKind = C.TM_ADD_ROWS // Out += this rank's rows of In
+	Scale     OpKind = C.TM_SCALE
+	Linear    OpKind = C.TM_LINEAR
+	AddNorm   OpKind = C.TM_ADD_NORM
+	GatedGELU OpKind = C.TM_GATED_GELU
 )
 
 // OfLogits is the In of a Pack or Unpack of the logits, and NoCuts the Cuts of
@@ -81,7 +85,7 @@ const (
 type Op struct {
 	Kind                     OpKind
 	In, Out, Layer           int
-	Heads                    int
+	Heads, Window            int
 	Rope                     int
 	Experts                  int // index of Program.Experts, of a MoE op, whose W is the router
 	Cuts                     int // index of Program.Cuts, of Pack, Unpack and Logits
@@ -163,7 +167,7 @@ func (p *Program) Experts(used int, renorm bool, first int, gateUp, down []*Matr
 // Add appends an op.
 func (p *Program) Add(op Op) error {
 	c := C.tm_op{
-		kind: C.int(op.Kind), in: C.int(op.In), out: C.int(op.Out), layer: C.int(op.Layer), heads: C.int(op.Heads),
+		kind: C.int(op.Kind), in: C.int(op.In), out: C.int(op.Out), layer: C.int(op.Layer), heads: C.int(op.Heads), window: C.int(op.Window),
 		rope: C.int(op.Rope), moe: C.int(op.Experts), cuts: C.int(op.Cuts), eps: C.float(op.Eps), scale: C.float(op.Scale),
 		norm: floats(op.Norm), bias: floats(op.Bias), q_norm: floats(op.QNorm), k_norm: floats(op.KNorm),
 	}

@@ -27,6 +27,10 @@ enum {
 	TM_UNPACK,   // the other ranks' columns from the stage
 	TM_OWN_ROWS, // out = the rank's rows of in, which is shared
 	TM_ADD_ROWS, // out += the rank's rows of in, which may be shared
+	TM_SCALE,    // out *= scale
+	TM_LINEAR,   // out = in times w
+	TM_ADD_NORM, // out += the RMSNorm of in
+	TM_GATED_GELU, // TM_GATED_MLP with gelu
 };
 
 // Most experts of a row, and of a layer: what fixed arrays and the depth of a
@@ -40,6 +44,7 @@ typedef struct {
 	int in, out; // buffers; AddLinear reads in and adds to out
 	int layer;
 	int heads;
+	int window; // positions that a query sees, 0 = all
 	int rope; // index of tm_program_rope
 	int moe;  // index of tm_program_moe; w is the router
 	int cuts; // index of tm_program_cuts; of logits -1 if w has all rows

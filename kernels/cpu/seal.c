@@ -60,6 +60,7 @@ static needs count_needs(tm_program *p)
 		const tm_op *op = &p->ops[i];
 		const int rows = most_rows(p, op);
 		if (op->w && op->kind != TM_EMBED) need_matrix(op->w, rows, &n);
+		if (op->kind == TM_ADD_NORM) n.k = larger_int(n.k, p->buffers[op->out].width);
 		if (op->kind == TM_MOE) need_moe(op, &p->moes[op->moe], rows, &n);
 		if (op->kind == TM_LOGITS) p->vocab = op->cuts < 0 ? op->w->n : all_columns(p, op);
 		if (op->kind == TM_PACK) n.stage = larger(n.stage, (size_t)rows * (size_t)all_columns(p, op));

@@ -46,6 +46,7 @@ typedef struct {
 	int head0, heads;     // query heads of the task, all sharing the KV head
 	int queries;          // queries * heads <= TM_ATT_ROWS
 	int pos0;             // position of the first query
+	int window;           // positions that a query sees, its own the last
 	float scale;          // multiplies q.k
 	int kv_f32;           // element type of the cache: float32, else bfloat16
 	int block_tokens;     // tokens of a block, a multiple of 16
@@ -74,6 +75,8 @@ typedef struct {
 	void (*add)(float *x, const float *y, int n);
 	// out[i] = gate[i] / (1 + exp(-gate[i])) * up[i]
 	void (*silu_mul)(float *out, const float *gate, const float *up, int n);
+	// The same with gelu, in its form with tanh.
+	void (*gelu_mul)(float *out, const float *gate, const float *up, int n);
 	// x[i] *= s
 	void (*scale)(float *x, float s, int n);
 	// out[i] = sum over the leaves, added to it with accumulate. Leaves are pushed

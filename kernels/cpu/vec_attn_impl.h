@@ -199,12 +199,16 @@ TM_KERNEL void qk_f32(int n, const float *q, int hd, const split_kv *x, float *s
 TM_KERNEL void pv_bf16(int n, const float *p, int hd, const split_kv *x, float *o) { pv_all(0, n, p, hd, x, o); }
 TM_KERNEL void pv_f32(int n, const float *p, int hd, const split_kv *x, float *o) { pv_all(1, n, p, hd, x, o); }
 
-// Turns the first `limit` scores (in powers of two) of a row into weights and
-// clears the others up to `tokens`. Sets the row's largest score and weight sum.
-TM_FN void softmax_row(float *s, int limit, int tokens, float *top, float *sum)
+// Turns the scores (in powers of two) of the tokens from `from` to `limit` of a row
+// into weights and clears the others up to `tokens`. Sets the row's largest score
+// and weight sum. Cleared ones add zeros, so that bits depend on the tokens seen.
+TM_FN void softmax_row(float *s, int from, int limit, int tokens, float *top, float *sum)
 {
 	v16 m = v_set1(-INFINITY);
-	for (int i = 0; i < limit; i += 16) {
+	const int begin = from & ~15;
+	for (int i = 0; i < begin; i += 16) v_store(s + i, v_zero());
+	for (int i = begin; i < from; i++) s[i] = -INFINITY;
+	for (int i = begin; i < limit; i += 16) {
 		v16 x = v_load(s + i);
 		if (limit - i < 16) x = v_keep_n(x, limit - i, -INFINITY);
 		m = v_max(m, x);
@@ -212,7 +216,7 @@ TM_FN void softmax_row(float *s, int limit, int tokens, float *top, float *sum)
 	const float big = v_top(m);
 	const v16 mb = v_set1(big);
 	v16 total = v_zero();
-	int i = 0;
+	int i = begin;
 	for (; i < limit; i += 16) {
 		v16 p = v_exp2(v_sub(v_load(s + i), mb));
 		if (limit - i < 16) p = v_keep_n(p, limit - i, 0.0f);
@@ -237,30 +241,49 @@ TM_FN void merge_row(float *acc, float *tm, float *tl, const float *o, float m, 
 	for (int d = 0; d < hd; d += 16) v_store(acc + d, v_fma(v_load(acc + d), a, v_mul(v_load(o + d), b)));
 }
 
-// How many tokens of the split that starts at t0 the query of row r sees.
+// The first position that the query of row r sees.
+TM_FN int row_first(const tm_attn *a, int r)
+{
+	const int n = a->pos0 + r / a->heads + 1 - a->window;
+	return n > 0 ? n : 0;
+}
+
+// How many tokens of the split that starts at t0 are not behind the query of row r.
 TM_FN int row_limit(const tm_attn *a, int r, int t0)
 {
 	const int n = a->pos0 + r / a->heads + 1 - t0;
 	return n < TM_SPLIT ? n : TM_SPLIT;
 }
 
+// Whether the query of row r sees anything of a split.
+TM_FN int row_sees(const tm_attn *a, int r, int split)
+{ return row_limit(a, r, split * TM_SPLIT) > 0 && row_first(a, r) < (split + 1) * TM_SPLIT; }
+
 // Computes one split for all rows: o [rows][head_dim], m and l [rows]. Rows that
-// see nothing of it have limit <= 0 and must be left out by the caller.
+// see nothing of it must be left out by the caller. What lies before the window of
+// the first query, which is the earliest, is not read.
 TM_FN void attend_split(const tm_attn *a, const float *q, int rows, int split, float *s, float *o, float *m, float *l)
 {
 	const int t0 = split * TM_SPLIT, hd = a->head_dim;
-	const int last = a->pos0 + a->queries;
-	const int tokens = last - t0 < TM_SPLIT ? last - t0 : TM_SPLIT;
+	const int last = a->pos0 + a->queries, first = row_first(a, 0);
+	const int skip = first > t0 ? (first - t0) & ~15 : 0; // tokens, of whole tiles
+	const int tokens = (last - t0 < TM_SPLIT ? last - t0 : TM_SPLIT) - skip;
+	s += skip;
 	split_kv x = {.line = (size_t)a->block_tokens * 4, .tiles = (tokens + 15) / 16, .tokens = tokens};
 	for (int i = 0; i < x.tiles; i++) {
-		const int t = t0 + 16 * i, off = t % a->block_tokens;
+		const int t = t0 + skip + 16 * i, off = t % a->block_tokens;
 		const char *block = a->k + (size_t)a->pages[t / a->block_tokens] * a->block_bytes;
 		x.k[i] = block + (size_t)off * 4;
 		x.v[i] = block + a->v_offset + (size_t)off * (size_t)hd * (a->kv_f32 ? 4 : 2);
 	}
 	for (int i = 0; i < TM_AHEAD; i++) x.k[x.tiles + i] = x.k[x.tiles - 1];
 	(a->kv_f32 ? qk_f32 : qk_bf16)(rows, q, hd, &x, s);
-	for (int r = 0; r < rows; r++) softmax_row(s + r * TM_SPLIT, row_limit(a, r, t0), tokens, &m[r], &l[r]);
+	for (int r = 0; r < rows; r++) {
+		int from = row_first(a, r) - t0 - skip, limit = row_limit(a, r, t0) - skip;
+		if (from >= limit) limit = 0;
+		if (from < 0 || limit == 0) from = 0;
+		softmax_row(s + r * TM_SPLIT, from, limit, tokens, &m[r], &l[r]);
+	}
 	(a->kv_f32 ? pv_f32 : pv_bf16)(rows, s, hd, &x, o);
 }
 
@@ -285,17 +308,25 @@ TM_KERNEL void k_attend(const tm_attn *a)
 			a->q + (size_t)(r / a->heads) * a->ldq + (size_t)(a->head0 + r % a->heads) * (size_t)hd;
 		for (int d = 0; d < hd; d += 16) v_store(q + r * hd + d, v_mul(v_load(src + d), scale));
 	}
-	for (int split = a->split0; split < a->split1; split++) {
+	const int begin = row_first(a, 0) / TM_SPLIT;
+	for (int split = a->split0 > begin ? a->split0 : begin; split < a->split1; split++) {
 		if (a->partial) {
 			float *part = a->partial + (size_t)(split - a->split0) * tm_partial_floats(rows, hd);
 			attend_split(a, q, rows, split, s, part, part + rows * hd, part + rows * (hd + 1));
-		} else if (split == 0) {
+		} else if (split == begin) {
 			attend_split(a, q, rows, split, s, acc, tm, tl);
 		} else {
 			attend_split(a, q, rows, split, s, o, m, l);
-			for (int r = 0; r < rows; r++)
-				if (row_limit(a, r, split * TM_SPLIT) > 0)
+			for (int r = 0; r < rows; r++) {
+				if (!row_sees(a, r, split)) continue;
+				if (split == row_first(a, r) / TM_SPLIT) {
+					memcpy(acc + r * hd, o + r * hd, (size_t)hd * sizeof *o);
+					tm[r] = m[r];
+					tl[r] = l[r];
+				} else {
 					merge_row(acc + r * hd, &tm[r], &tl[r], o + r * hd, m[r], l[r], hd);
+				}
+			}
 		}
 	}
 	if (a->partial) return;
@@ -306,8 +337,10 @@ TM_KERNEL void k_merge(const tm_attn *a, int splits)
 {
 	const int hd = a->head_dim, rows = a->queries * a->heads;
 	for (int r = 0; r < rows; r++) {
-		float *acc = a->partial + r * hd, *tm = a->partial + rows * hd + r, *tl = tm + rows;
-		for (int split = 1; split < splits; split++) {
+		const int begin = row_first(a, r) / TM_SPLIT;
+		float *base = a->partial + (size_t)begin * tm_partial_floats(rows, hd);
+		float *acc = base + r * hd, *tm = base + rows * hd + r, *tl = tm + rows;
+		for (int split = begin + 1; split < splits; split++) {
 			const float *part = a->partial + (size_t)split * tm_partial_floats(rows, hd);
 			if (row_limit(a, r, split * TM_SPLIT) > 0)
 				merge_row(

@@ -75,6 +75,19 @@ TM_KERNEL void k_silu_mul(float *out, const float *gate, const float *up, int n)
 	}
 }
 
+// With t = sqrt(2/pi)*(g + 0.044715*g^3), gelu is g/2 * (1 + tanh(t)), which is
+// g / (1 + exp(-2t)).
+TM_KERNEL void k_gelu_mul(float *out, const float *gate, const float *up, int n)
+{
+	const v16 one = v_set1(1.0f), cube = v_set1(0.044715f), rate = v_set1(-2.302208198f);
+	for (int i = 0; i < n; i += 16) {
+		v16 g = v_load_n(gate + i, n - i);
+		v16 t = v_mul(g, v_fma(v_mul(g, g), cube, one));
+		v16 e = v_exp2(v_min(v_mul(t, rate), v_set1(126.0f)));
+		v_store_n(out + i, v_mul(v_div(g, v_add(one, e)), v_load_n(up + i, n - i)), n - i);
+	}
+}
+
 TM_KERNEL void k_scale(float *x, float s, int n)
 {
 	const v16 f = v_set1(s);

@@ -3,6 +3,7 @@ const tm_vec TM_VEC_TABLE = {
 	.rmsnorm = k_rmsnorm,
 	.add = k_add,
 	.silu_mul = k_silu_mul,
+	.gelu_mul = k_gelu_mul,
 	.scale = k_scale,
 	.tree_sum = k_tree_sum,
 	.rope = k_rope,

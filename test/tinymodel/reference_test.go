@@ -27,8 +27,8 @@ func TestReferenceAgrees(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(models) != 15 {
-		t.Errorf("%d models, want 15", len(models))
+	if len(models) != 19 {
+		t.Errorf("%d models, want 19", len(models))
 	}
 	for _, m := range models {
 		t.Run(m.Name, func(t *testing.T) { Check(t, m, openReference, Tolerance{Abs: 1e-4, Rel: 1e-4}) })

@@ -186,7 +186,8 @@ func (b *Backend) newStep(batch *tensor.Batch) (*step, error) {
 		return nil, fmt.Errorf("%d rows belong to no sequence", batch.Rows()-len(s.seq))
 	}
 	for _, p := range batch.Pages {
-		if p < 0 || int(p) >= b.kv.Blocks {
+		if p < -1 || // -1: not there, as it lies before every window
+			int(p) >= b.kv.Blocks {
 			return nil, fmt.Errorf("block %d is outside the pool of %d", p, b.kv.Blocks)
 		}
 	}

@@ -52,3 +52,11 @@ func rotate(head []float32, r tensor.RoPE, pos int) {
 }
 
 func silu(x float32) float64 { return float64(x) / (1 + math.Exp(-float64(x))) }
+
+// gelu in its form with tanh, which with t = sqrt(2/pi)*(x + 0.044715*x³) is
+// x/2 * (1 + tanh(t)) = x / (1 + exp(-2t)).
+func gelu(x float32) float64 {
+	v := float64(x)
+	t := math.Sqrt(2/math.Pi) * (v + 0.044715*v*v*v)
+	return v / (1 + math.Exp(-2*t))
+}

@@ -111,6 +111,17 @@ func roundBF16(x float32) float32 {
 	return math.Float32frombits(bits &^ 0xffff)
 }
 
+// Scale implements Ops.
+func (b *Backend) Scale(x tensor.Buffer, factor float32) {
+	b.add(func(s *step) {
+		for i := range b.rows(s, x) {
+			for j, row := 0, b.row(x, i); j < len(row); j++ {
+				row[j] *= factor
+			}
+		}
+	})
+}
+
 // Attention implements Ops.
 func (b *Backend) Attention(out, q tensor.Buffer, a tensor.Attn) {
 	dim := a.Heads * a.HeadDim
@@ -127,14 +138,18 @@ func (b *Backend) Attention(out, q tensor.Buffer, a tensor.Attn) {
 	})
 }
 
-// attend computes one query head: softmax of scaled dots over positions 0 to
-// the row's own, then the weighted sum of values.
+// attend computes one query head: softmax of scaled dots over the positions up
+// to the row's own that it sees, then the weighted sum of values.
 func (b *Backend) attend(s *step, row, kvHead int, a tensor.Attn, q, out []float32) {
 	seq, last := s.seq[row], s.pos[row]
-	score := make([]float64, last+1)
+	first := 0
+	if a.Window > 0 {
+		first = max(0, last+1-a.Window)
+	}
+	score := make([]float64, last+1-first)
 	top := math.Inf(-1)
 	for p := range score {
-		score[p] = dot(q, b.at(s, seq, a.Layer, 0, kvHead, p)) * float64(a.Scale)
+		score[p] = dot(q, b.at(s, seq, a.Layer, 0, kvHead, first+p)) * float64(a.Scale)
 		top = math.Max(top, score[p])
 	}
 	sum := 0.0
@@ -144,7 +159,7 @@ func (b *Backend) attend(s *step, row, kvHead int, a tensor.Attn, q, out []float
 	}
 	acc := make([]float64, len(out))
 	for p, w := range score {
-		for d, v := range b.at(s, seq, a.Layer, 1, kvHead, p) {
+		for d, v := range b.at(s, seq, a.Layer, 1, kvHead, first+p) {
 			acc[d] += w / sum * float64(v)
 		}
 	}
@@ -168,8 +183,43 @@ func (b *Backend) AddLinear(x, in tensor.Buffer, w tensor.Matrix, bias tensor.Ve
 	})
 }
 
+// Linear implements Ops.
+func (b *Backend) Linear(out, in tensor.Buffer, w tensor.Matrix) {
+	b.checkLinear("Linear", in, w, b.buffers[out].width)
+	b.checkRows("Linear", out, in)
+	b.add(func(s *step) {
+		for i := range b.rows(s, out) {
+			copy(b.row(out, i), linear(b.row(in, i), b.matrices[w], nil))
+		}
+	})
+}
+
+// AddNorm implements Ops.
+func (b *Backend) AddNorm(x, in tensor.Buffer, norm tensor.Vector, eps float32) {
+	b.check(b.buffers[x].width == b.buffers[in].width, "AddNorm: buffers of %d and %d", b.buffers[x].width, b.buffers[in].width)
+	b.checkVector("AddNorm norm", norm, b.buffers[x].width)
+	b.checkRows("AddNorm", x, in)
+	b.add(func(s *step) {
+		for i := range b.rows(s, x) {
+			dst := b.row(x, i)
+			for j, y := range rmsNorm(b.row(in, i), b.vectors[norm], eps) {
+				dst[j] += y
+			}
+		}
+	})
+}
+
 // GatedMLP implements Ops.
 func (b *Backend) GatedMLP(out, x tensor.Buffer, norm tensor.Vector, eps float32, gateUp tensor.Matrix) {
+	b.gated(silu, out, x, norm, eps, gateUp)
+}
+
+// GatedGELU implements Ops.
+func (b *Backend) GatedGELU(out, x tensor.Buffer, norm tensor.Vector, eps float32, gateUp tensor.Matrix) {
+	b.gated(gelu, out, x, norm, eps, gateUp)
+}
+
+func (b *Backend) gated(act func(float32) float64, out, x tensor.Buffer, norm tensor.Vector, eps float32, gateUp tensor.Matrix) {
 	inter := b.buffers[out].width
 	b.checkLinear("GatedMLP", x, gateUp, 2*inter)
 	b.checkVector("GatedMLP norm", norm, b.buffers[x].width)
@@ -179,7 +229,7 @@ func (b *Backend) GatedMLP(out, x tensor.Buffer, norm tensor.Vector, eps float32
 			y := linear(rmsNorm(b.row(x, i), b.vectors[norm], eps), b.matrices[gateUp], nil)
 			dst := b.row(out, i)
 			for j := range dst {
-				dst[j] = float32(silu(y[j]) * float64(y[inter+j]))
+				dst[j] = float32(act(y[j]) * float64(y[inter+j]))
 			}
 		}
 	})

@@ -30,6 +30,7 @@ def build(seed, kind, scale=1.0, **changes):
     config_class, model_class = {
         "llama": (tf.LlamaConfig, tf.LlamaForCausalLM), "mistral": (tf.MistralConfig, tf.MistralForCausalLM),
         "qwen2": (tf.Qwen2Config, tf.Qwen2ForCausalLM), "qwen3": (tf.Qwen3Config, tf.Qwen3ForCausalLM),
+        "gemma3": (tf.Gemma3TextConfig, tf.Gemma3ForCausalLM),
         "qwen3_moe": (tf.Qwen3MoeConfig, tf.Qwen3MoeForCausalLM),
     }[kind]
     model = model_class(config_class(**{**BASE, **changes})).eval()
@@ -38,7 +39,7 @@ def build(seed, kind, scale=1.0, **changes):
         for name, p in model.named_parameters():
             noise = torch.randn(p.shape, generator=g)
             if name.endswith("norm.weight"):
-                p.copy_(1 + 0.2 * noise)
+                p.copy_((kind != "gemma3") + 0.2 * noise)
             elif name.endswith("bias"):
                 p.copy_(0.3 * noise)
             elif name.endswith("mlp.gate.weight"):
@@ -51,10 +52,10 @@ def build(seed, kind, scale=1.0, **changes):
     return model.float()
 
 
-def expect(name, model, seed):
+def expect(name, model, seed, lengths=(48, 9, 1)):
     rng = np.random.default_rng(seed)
     out = []
-    for n in (48, 9, 1):
+    for n in lengths:
         tokens = rng.integers(0, VOCAB, n).tolist()
         with torch.no_grad():
             logits = model(torch.tensor([tokens])).logits[0].numpy().astype("<f4")
@@ -62,14 +63,14 @@ def expect(name, model, seed):
     (here / f"{name}.json").write_text(json.dumps({"vocab": VOCAB, "sequences": out}, indent=1) + "\n")
 
 
-def folder(name, dtype, model, shard=None):
+def folder(name, dtype, model, shard=None, **more):
     path = here / name
     shutil.rmtree(path, ignore_errors=True)
     kwargs = {"max_shard_size": shard} if shard else {}
     model.to(dtype).save_pretrained(path, **kwargs)
     # Loaded anew: casting the model would round its rotation frequencies too.
     loaded = tf.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager")
-    expect(name, loaded.eval(), len(name))
+    expect(name, loaded.eval(), len(name), **more)
 
 
 def fp8_folder(name, model):
@@ -108,16 +109,18 @@ GGUF_NAMES = {
     "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm", "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.gate": "ffn_gate_inp",
+    "pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm",
     "mlp.experts.gate_proj": "ffn_gate_exps", "mlp.experts.up_proj": "ffn_up_exps",
     "mlp.experts.down_proj": "ffn_down_exps",
 }
 
 
-def gguf_name(name):
+def gguf_name(name, arch):
     stem, end = name.rsplit(".", 1)
     if stem.startswith("model.layers."):
         _, _, n, part = stem.split(".", 3)
-        return f"blk.{n}.{GGUF_NAMES[part]}.{end}"
+        part = "post_attention_norm" if arch == "gemma3" and part == "post_attention_layernorm" else GGUF_NAMES[part]
+        return f"blk.{n}.{part}.{end}"
     return GGUF_NAMES[stem] + "." + end
 
 
@@ -142,9 +145,9 @@ def adjacent(w, heads):
     return w.reshape(heads, 2, w.shape[0] // heads // 2, -1).swapaxes(1, 2).reshape(w.shape)
 
 
-def write_gguf(name, model, types, divisors=None):
+def write_gguf(name, model, types, divisors=None, **more):
     """types: quantisation types given to the matrices in turn."""
-    c, arch = model.config, model.config.model_type.replace("_", "")
+    c, arch = model.config, model.config.model_type.replace("_text", "").replace("_", "")
     w = gguf.GGUFWriter(here / f"{name}.gguf", arch)
     w.add_name(name)
     w.add_block_count(c.num_hidden_layers)
@@ -160,7 +163,10 @@ def write_gguf(name, model, types, divisors=None):
     w.add_key_length(c.head_dim)
     w.add_value_length(c.head_dim)
     w.add_layer_norm_rms_eps(c.rms_norm_eps)
-    w.add_rope_freq_base(10000.0)
+    if arch == "gemma3":
+        w.add_sliding_window(c.sliding_window)
+    else:
+        w.add_rope_freq_base(10000.0)
     w.add_tokenizer_model("gpt2")
     w.add_tokenizer_pre("smollm")
     w.add_token_list([f"t{i}" for i in range(VOCAB)])
@@ -180,12 +186,12 @@ def write_gguf(name, model, types, divisors=None):
         if swap:
             x = adjacent(x, heads)
         if x.ndim == 1 or full.endswith("mlp.gate.weight"):
-            w.add_tensor(gguf_name(full), x)
+            w.add_tensor(gguf_name(full, arch), x + (arch == "gemma3"))
             continue
         t = types[turn % len(types)]
         turn += 1
         raw = gguf.quants.quantize(x, t)
-        w.add_tensor(gguf_name(full), raw, raw_dtype=t)
+        w.add_tensor(gguf_name(full, arch), raw, raw_dtype=t)
         y = torch.from_numpy(gguf.quants.dequantize(raw, t).reshape(x.shape).copy())
         if swap:
             y = y.reshape(heads, -1, 2, x.shape[1]).transpose(1, 2).reshape(x.shape)
@@ -195,7 +201,7 @@ def write_gguf(name, model, types, divisors=None):
     w.write_kv_data_to_file()
     w.write_tensors_to_file()
     w.close()
-    expect(name, model, len(name))
+    expect(name, model, len(name), **more)
 
 
 Q = gguf.GGMLQuantizationType
@@ -227,3 +233,13 @@ FP8 = dict(scale=0.4, num_hidden_layers=1, hidden_size=192, intermediate_size=19
 fp8_folder("qwen3-fp8", build(14, "qwen3", **FP8))
 fp8_folder("qwen3moe-fp8", build(16, "qwen3_moe", norm_topk_prob=True, **{**MOE, **FP8, "num_experts": 3, "num_experts_per_tok": 2,
                                                                      "hidden_size": 128, "moe_intermediate_size": 64}))
+# Sliding windows, prompts several times as long: in all layers, in some, and with the rest of Gemma 3.
+LONG = dict(lengths=(70, 40, 17))
+folder("mistral-window", torch.bfloat16, build(17, "mistral", sliding_window=20), **LONG)
+folder("qwen2-window", torch.bfloat16,
+       build(18, "qwen2", num_hidden_layers=3, use_sliding_window=True, sliding_window=16, max_window_layers=1), **LONG)
+GEMMA = dict(sliding_window=13, num_hidden_layers=6, query_pre_attn_scalar=24, rms_norm_eps=1e-6)
+folder("gemma3", torch.bfloat16, build(19, "gemma3", scale=0.5, rope_parameters=dict(
+    sliding_attention=dict(rope_type="default", rope_theta=10000.0),
+    full_attention=dict(rope_type="linear", rope_theta=1000000.0, factor=8.0)), **GEMMA), **LONG)
+write_gguf("gguf-gemma3", build(20, "gemma3", scale=0.5, **{**GEMMA, "query_pre_attn_scalar": 32}), [Q.Q8_0, Q.F32], **LONG)
