@@ -14,6 +14,9 @@ import (
 
 const genFirst = "schedule_style: generation_first\n"
 
+// noWait is far below the 30 s for which a leg here would be waited for in vain, and far above what a busy machine takes.
+const noWait = 10 * time.Second
+
 func TestScenario10(t *testing.T) {
 	scenario(t)
 	r := newRig(t, rigOf{yaml: genFirst})
@@ -31,7 +34,7 @@ func TestScenario10(t *testing.T) {
 	if s.err != nil || strings.Count(s.raw, `"content":"A"`) != 1 || len(s.events) == 0 || s.events[len(s.events)-1] != "[DONE]" {
 		t.Errorf("%v %s", s.err, s.raw)
 	}
-	if d := time.Since(begun); d > time.Second {
+	if d := time.Since(begun); d > noWait {
 		t.Errorf("it took %v", d)
 	}
 	for i, g := range wantLegs(t, r.gen[0], 2) {
@@ -59,7 +62,7 @@ func TestScenario11(t *testing.T) {
 	} {
 		begun := time.Now()
 		ask().wantError(t, http.StatusBadGateway, "prefill broke")
-		if d := time.Since(begun); d > 2*time.Second {
+		if d := time.Since(begun); d > noWait {
 			t.Errorf("it took %v", d)
 		}
 		<-closed
@@ -84,7 +87,7 @@ func TestScenario12(t *testing.T) {
 	} {
 		begun := time.Now()
 		ask().wantError(t, http.StatusBadGateway)
-		if d := time.Since(begun); d > 2*time.Second {
+		if d := time.Since(begun); d > noWait {
 			t.Errorf("it took %v", d)
 		}
 		id := wantLegs(t, r.ctx[0], i+1)[i].params.ID
