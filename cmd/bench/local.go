@@ -53,5 +53,5 @@ func (f *localFlags) start(ctx context.Context, args []string, keys map[string]a
 
 // exact is a target whose prompts are token ids, so that lengths are what a workload says and equal prefixes equal blocks.
 func exact(model string) *targetFlags {
-	return &targetFlags{api: string(load.Completions), tokenizer: model, session: "default", promptIDs: true, ignoreEOS: true, timeout: 10 * time.Minute}
+	return &targetFlags{api: string(load.Completions), tokenizer: model, session: "default", promptIDs: true, ignoreEOS: true, stream: true, timeout: 10 * time.Minute}
 }

@@ -26,7 +26,7 @@ import (
 type targetFlags struct {
 	api, model, key, tokenizer, session, extra string
 	headers                                    []string
-	promptIDs, ignoreEOS, forceClose           bool
+	promptIDs, ignoreEOS, forceClose, stream   bool
 	temperature                                float64
 	timeout                                    time.Duration
 }
@@ -52,6 +52,7 @@ func (f *targetFlags) add(fs *pflag.FlagSet) {
 	fs.StringArrayVarP(&f.headers, "header", "H", nil, "header \"Name: value\" for every request (repeat it for more)")
 	fs.BoolVar(&f.promptIDs, "prompt-ids", false, "send prompts as token ids; needs --api completions and --tokenizer")
 	fs.BoolVar(&f.ignoreEOS, "ignore-eos", true, "ask for answers of exactly the wanted length (ignore_eos, min_tokens)")
+	fs.BoolVar(&f.stream, "stream", true, "ask for streams; without, answers come in one piece, and of times only the end is known")
 	fs.BoolVar(&f.forceClose, "force-close", false, "a new connection for each request")
 	fs.Float64Var(&f.temperature, "temperature", 0, "sampling temperature")
 	fs.DurationVar(&f.timeout, "timeout", 10*time.Minute, "limit of one request")
@@ -74,7 +75,7 @@ func (f *targetFlags) open(ctx context.Context, name, url string, log io.Writer)
 	if c.Key == "" {
 		c.Key = os.Getenv("OPENAI_API_KEY")
 	}
-	p := &load.Prompts{API: c.API, IDs: f.promptIDs, IgnoreEOS: f.ignoreEOS, Temperature: f.temperature}
+	p := &load.Prompts{API: c.API, IDs: f.promptIDs, Whole: !f.stream, IgnoreEOS: f.ignoreEOS, Temperature: f.temperature}
 	if err := f.settings(c, p); err != nil {
 		return nil, err
 	}

@@ -115,6 +115,9 @@ func (c *Client) post(ctx context.Context, out *Outgoing, x *exchange) error {
 		body, _ := io.ReadAll(io.LimitReader(resp, 64<<10)) // what can be read of it is shown
 		return &errStatus{resp.StatusCode, errorText(body)}
 	}
+	if strings.HasPrefix(resp.Header.Get("Content-Type"), "application/json") {
+		return x.whole(resp)
+	}
 	for {
 		piece, err := resp.Piece()
 		if errors.Is(err, io.EOF) {
@@ -128,6 +131,27 @@ func (c *Client) post(ctx context.Context, out *Outgoing, x *exchange) error {
 			return err
 		}
 	}
+}
+
+// maxAnswer bounds an answer in one piece.
+const maxAnswer = 64 << 20
+
+// whole reads an answer that is no stream.
+func (x *exchange) whole(in io.Reader) error {
+	data, err := io.ReadAll(io.LimitReader(in, maxAnswer))
+	if err != nil {
+		return err //nolint:wrapcheck // it is shown as it is
+	}
+	x.at = x.now()
+	if err := x.chunk.parse(data); err != nil {
+		return err
+	}
+	if len(x.chunk.Error) > 0 && string(x.chunk.Error) != "null" {
+		return fmt.Errorf("the answer is an error: %s", errorText(data))
+	}
+	x.r.Whole = true
+	x.take(&x.chunk)
+	return x.complete()
 }
 
 func (c *Client) header(out *Outgoing) http.Header {
@@ -234,9 +258,11 @@ func (x *exchange) take(c *chunk) {
 			r.PerIter = ch.PerIter
 		}
 		if x.keep {
-			x.text.WriteString(ch.Delta.Reasoning)
-			x.text.WriteString(ch.Delta.Thinking)
-			x.text.WriteString(ch.Delta.Content)
+			for _, d := range []*message{&ch.Delta, &ch.Message} {
+				x.text.WriteString(d.Reasoning)
+				x.text.WriteString(d.Thinking)
+				x.text.WriteString(d.Content)
+			}
 			x.text.WriteString(ch.Text)
 		}
 	}

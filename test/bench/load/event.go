@@ -40,17 +40,21 @@ func (l *lines) feed(piece []byte, yield func(line []byte) error) error {
 	return nil
 }
 
-// chunk is what is read of an event of either API.
+// message is what an assistant says, or a piece of it.
+type message struct {
+	Content   string            `json:"content"`
+	Reasoning string            `json:"reasoning_content"`
+	Thinking  string            `json:"reasoning"`
+	Tools     []json.RawMessage `json:"tool_calls"`
+}
+
+// chunk is what is read of an event, or of a whole answer, of either API.
 type chunk struct {
 	ID      string `json:"id"`
 	Choices []struct {
-		Text  string `json:"text"`
-		Delta struct {
-			Content   string            `json:"content"`
-			Reasoning string            `json:"reasoning_content"`
-			Thinking  string            `json:"reasoning"`
-			Tools     []json.RawMessage `json:"tool_calls"`
-		} `json:"delta"`
+		Text    string  `json:"text"`
+		Delta   message `json:"delta"`
+		Message message `json:"message"` // of an answer that is no stream
 		Finish  string  `json:"finish_reason"`
 		PerIter float64 `json:"avg_decoded_tokens_per_iter"` // TensorRT-LLM, in the last chunk
 	} `json:"choices"`
@@ -76,9 +80,11 @@ func (c *chunk) parse(data []byte) error {
 // content tells whether the chunk carries any, and whether any of it is no reasoning.
 func (c *chunk) content() (any, answer bool) {
 	for i := range c.Choices {
-		d := &c.Choices[i].Delta
-		answer = answer || c.Choices[i].Text != "" || d.Content != "" || len(d.Tools) > 0
-		any = any || d.Reasoning != "" || d.Thinking != ""
+		answer = answer || c.Choices[i].Text != ""
+		for _, d := range []*message{&c.Choices[i].Delta, &c.Choices[i].Message} {
+			answer = answer || d.Content != "" || len(d.Tools) > 0
+			any = any || d.Reasoning != "" || d.Thinking != ""
+		}
 	}
 	return any || answer, answer
 }

@@ -56,6 +56,7 @@ type Prompts struct {
 	Model       string
 	Vocabulary  *Vocabulary
 	IDs         bool // prompts as token ids; Completions only, and the vocabulary must know them
+	Whole       bool // ask for answers in one piece, not for streams
 	IgnoreEOS   bool // ask for exactly the answer's length
 	Temperature float64
 	Salt        uint64                     // makes content new to the server, 0 = that of the workload's seed
@@ -152,10 +153,12 @@ func (p *Prompts) members(r *workload.Request) []member {
 	out := strconv.Itoa(max(1, r.Output))
 	m := []member{
 		{"model", string(name)},
-		{"stream", "true"},
-		{"stream_options", `{"include_usage":true}`},
+		{"stream", strconv.FormatBool(!p.Whole)},
 		{"max_tokens", out},
 		{"temperature", strconv.FormatFloat(temperature, 'g', -1, 64)},
+	}
+	if !p.Whole {
+		m = append(m, member{"stream_options", `{"include_usage":true}`})
 	}
 	if p.IgnoreEOS {
 		m = append(m, member{"ignore_eos", "true"}, member{"min_tokens", out})

@@ -57,6 +57,8 @@ type Record struct {
 	Counted     string `json:"counted,omitempty"` // how tokens were counted: usage, tokenizer, asked, none
 	Cached      int    `json:"cached"`            // prompt tokens that the server says it had
 
+	Whole bool `json:"whole,omitempty"` // the answer came in one piece, not as a stream: First is its end, and times of tokens are not known
+
 	PerIter float64 `json:"tokens_per_iter,omitempty"` // tokens that it says an iteration of the engine gave, 0 = it does not
 
 	Route  string             `json:"route,omitempty"`     // the server's receipt: ranks and reasons

@@ -124,11 +124,25 @@ func (d *samples) record(r *Record) {
 	if r.First < 0 {
 		return
 	}
-	ttft, e2el := r.TTFT(), r.E2EL()
-	d.add("ttft", ttft)
-	d.add("ttft_co", r.TTFTCO())
+	e2el := r.E2EL()
 	d.add("e2el", e2el)
 	d.add("e2el_co", r.E2ELCO())
+	if r.Output > 0 {
+		d.add("tpot_incl", e2el/float64(r.Output))
+		if e2el > 0 {
+			d.add("user_tps_e2e", float64(r.Output)/e2el)
+		}
+	}
+	if !r.Whole {
+		d.tokens(r)
+	}
+}
+
+// tokens adds what is known of a stream only.
+func (d *samples) tokens(r *Record) {
+	ttft := r.TTFT()
+	d.add("ttft", ttft)
+	d.add("ttft_co", r.TTFTCO())
 	d.add("decode_dur", r.DecodeDur())
 	if v, ok := r.TFAT(); ok {
 		d.add("tfat", v)
@@ -143,12 +157,6 @@ func (d *samples) record(r *Record) {
 		d.add("tpot", v)
 		if v > 0 {
 			d.add("user_tps_decode", 1/v)
-		}
-	}
-	if r.Output > 0 {
-		d.add("tpot_incl", e2el/float64(r.Output))
-		if e2el > 0 {
-			d.add("user_tps_e2e", float64(r.Output)/e2el)
 		}
 	}
 	for _, g := range r.Gaps {
