@@ -1,6 +1,7 @@
 package disagg
 
 import (
+	"bufio"
 	"context"
 	"io"
 	"net"
@@ -108,16 +109,21 @@ func TestDisconnectDuringDecode(t *testing.T) { // scenario 28, stub part
 func TestWorkerProcessEnds(t *testing.T) {
 	// Another incarnation answers the probe while a leg hangs on the old connection: the leg ends at once, unless it may
 	// have begun after the restart, as it may for the first probe here.
-	began := make(chan struct{})
 	g := newStub(t, discovery.Generation, func(_ int, _ seen, w http.ResponseWriter, r *http.Request) {
 		stream(w, chunkText("A"))
-		began <- struct{}{}
 		<-r.Context().Done()
 	})
 	r := newRig(t, []*stub{newStub(t, discovery.Context, ctxReply{}.script)}, []*stub{g})
-	done := make(chan answer)
-	go func() { done <- r.post(completions, streamed) }()
-	<-began
+	resp, err := http.Post(r.front.URL+completions, "application/json", strings.NewReader(streamed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	// The leg must have been shown: before that it would be tried again elsewhere.
+	body := bufio.NewReader(resp.Body)
+	if first, err := body.ReadString('\n'); err != nil || !strings.HasPrefix(first, "data: ") {
+		t.Fatalf("%q %v", first, err)
+	}
 	for _, incarnation := range []string{"j", "k"} {
 		g.mu.Lock()
 		g.info.Incarnation = incarnation
@@ -127,9 +133,8 @@ func TestWorkerProcessEnds(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 	}
-	a := <-done
-	if len(a.events) != 2 || !strings.HasPrefix(a.events[1], `{"error"`) || a.err == nil {
-		t.Errorf("%q, %v", a.events, a.err)
+	if rest, err := io.ReadAll(body); !strings.HasPrefix(strings.TrimSpace(string(rest)), `data: {"error"`) || err == nil {
+		t.Errorf("%q, %v", rest, err)
 	}
 }
 
