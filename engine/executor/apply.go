@@ -11,10 +11,13 @@ import (
 )
 
 // errorPoints is the error budget: a failed step costs one, a severe error
-// severePoints, a minute without cost gives one back; at zero the core gives up.
+// severePoints; at zero the core gives up. A minute gives one back, and so do
+// goodSteps steps in a row: one error in a thousand steps is no reason to stop,
+// however fast these are, and one in fifty is, however slow.
 const (
 	errorPoints  = 10
 	severePoints = 5
+	goodSteps    = 100
 )
 
 // Apply takes the outcome of the oldest batch that was planned and has none yet.
@@ -41,6 +44,7 @@ func (c *Core) Apply(now time.Duration, r Result) {
 		c.stepFailed(f, r.Err)
 		return
 	}
+	c.stepped()
 	for i := range f.rows {
 		c.land(f, i, r.Sampled[i])
 	}
@@ -263,9 +267,18 @@ func (c *Core) budget() float64 {
 	return min(errorPoints, c.errBudget+(c.now-c.budgetAt).Minutes())
 }
 
+// stepped counts a step that went well.
+func (c *Core) stepped() {
+	if c.good++; c.good == goodSteps {
+		c.good = 0
+		c.errBudget, c.budgetAt = min(errorPoints, c.budget()+1), c.now
+	}
+}
+
 // charge takes a failed step off the error budget.
 func (c *Core) charge(err error) {
 	c.stats.StepErrors++
+	c.good = 0
 	c.errBudget = c.budget() - cost(err)
 	c.budgetAt = c.now
 	if c.errBudget <= 0 {

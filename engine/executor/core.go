@@ -62,6 +62,7 @@ type Core struct {
 	piece     scheduler.Limits
 	errBudget float64
 	budgetAt  time.Duration
+	good      int // steps in a row that went well, modulo goodSteps
 	stuck     int // iterations in a row that ER-5 complained about
 	fatal     error
 	draining  bool

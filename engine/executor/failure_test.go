@@ -111,6 +111,33 @@ func TestAStepThatFailsOnceHurtsNobody(t *testing.T) {
 	r.verifyEnd(true)
 }
 
+// TestRareFailuresAreBorne: the budget tells a device that fails now and then from
+// one that is broken, whatever the time says.
+func TestRareFailuresAreBorne(t *testing.T) {
+	for _, c := range []struct {
+		every, steps int // one step of every fails
+		dead         bool
+	}{{1000, 30_000, false}, {150, 10_000, false}, {50, 1500, true}, {2, 100, true}} {
+		r := newRank(t, holdConfig())
+		n, id := 0, 0
+		for n < c.steps && r.Fatal() == nil {
+			id++
+			r.submit(ask(id, 2, 1, 2, 3), nil)
+			for more := true; more && r.Fatal() == nil; {
+				more = r.stepWith(time.Duration(n)*time.Millisecond, func(*Batch) error {
+					if n++; n%c.every == 0 {
+						return errors.New("refused")
+					}
+					return nil
+				}) != nil
+			}
+		}
+		if st := r.Stats(); (r.Fatal() != nil) != c.dead || !c.dead && st.ErrorBudget < 9 {
+			t.Errorf("one step in %d fails: after %d steps %v points are left, fatal: %v", c.every, n, st.ErrorBudget, r.Fatal())
+		}
+	}
+}
+
 func TestErrorBudget(t *testing.T) {
 	minute := time.Minute
 	type failure struct {
