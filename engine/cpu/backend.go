@@ -41,6 +41,11 @@ type Backend struct {
 	closed   bool
 }
 
+// kvTypes are the element types that a cache may have.
+var kvTypes = map[tensor.DType]kernels.KVType{
+	tensor.BF16: kernels.KVBFloat16, tensor.F32: kernels.KVFloat32, tensor.I8: kernels.KVInt8,
+}
+
 // New starts the threads and maps the KV pool. Pages of the pool take memory
 // once they are written.
 func New(cfg Config) (*Backend, error) {
@@ -65,7 +70,7 @@ func New(cfg Config) (*Backend, error) {
 	}
 	b.kv = kernels.KV{
 		Layers: cfg.KV.Layers, KVHeads: cfg.KV.KVHeads, HeadDim: cfg.KV.HeadDim,
-		BlockTokens: cfg.KV.BlockTokens, F32: cfg.KV.DType == tensor.F32,
+		BlockTokens: cfg.KV.BlockTokens, Type: kvTypes[cfg.KV.DType],
 	}
 	var err error
 	if b.mem, err = newKVPool(b.kv.BlockBytes()*cfg.KV.Blocks, cfg.Shared); err != nil {

@@ -44,8 +44,8 @@ func TestBitsDependOnTheRowOnly(t *testing.T) {
 	experts := newWeights(s, 2)
 	for _, isa := range levels() {
 		t.Run(isa+"/experts", func(t *testing.T) { checkBits(t, experts, isa, tensor.BF16) })
-		for _, dtype := range []tensor.DType{tensor.BF16, tensor.F32} {
-			if isa == "portable" && dtype == tensor.F32 {
+		for _, dtype := range []tensor.DType{tensor.BF16, tensor.F32, tensor.I8} {
+			if isa == "portable" && dtype != tensor.BF16 {
 				continue // slow, and the same code but for the loads
 			}
 			t.Run(fmt.Sprintf("%s/%s", isa, dtype), func(t *testing.T) { checkBits(t, dense, isa, dtype) })
@@ -129,7 +129,7 @@ func raggedRun(t *testing.T, b *Backend, rng *rand.Rand, prompts [][]int32, want
 // A copied block serves as the prefix of another sequence, and the bytes of a
 // block carried to another backend do too.
 func TestBlocksCanBeCopiedAndMoved(t *testing.T) {
-	for _, dtype := range []tensor.DType{tensor.BF16, tensor.F32} {
+	for _, dtype := range []tensor.DType{tensor.BF16, tensor.F32, tensor.I8} {
 		w := newWeights(bitsShape, 2)
 		b, other := build(t, w, bitsConfig(2, "", dtype)), build(t, w, bitsConfig(2, "", dtype))
 		rng := rand.New(rand.NewPCG(1, 2))

@@ -67,8 +67,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("rank %d of a group of %d", c.Group.ID(), c.Group.Size())
 	case kv.BlockTokens < 16 || kv.BlockTokens%16 != 0 || kv.BlockTokens > 1<<16:
 		return fmt.Errorf("kv_cache_config.tokens_per_block is %d, must be a multiple of 16 on the CPU", kv.BlockTokens)
-	case kv.DType != tensor.BF16 && kv.DType != tensor.F32:
-		return fmt.Errorf("kv_cache_config.dtype is %s: on the CPU it must be auto, bfloat16 or float32", kv.DType)
+	case kv.DType != tensor.BF16 && kv.DType != tensor.F32 && kv.DType != tensor.I8:
+		return fmt.Errorf("kv_cache_config.dtype is %s: on the CPU it must be auto, bfloat16, float32 or int8", kv.DType)
 	case kv.HeadDim < 16 || kv.HeadDim%16 != 0 || kv.HeadDim > maxHeadDim:
 		return fmt.Errorf("head dimension %d is not supported on the CPU: a multiple of 16 up to %d is", kv.HeadDim, maxHeadDim)
 	case kv.Layers < 1 || kv.KVHeads < 1 || kv.Layers > 1<<16 || kv.KVHeads > 1<<16:

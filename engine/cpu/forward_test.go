@@ -58,9 +58,9 @@ func TestForwardMatchesReference(t *testing.T) {
 		w := newWeights(s, 1)
 		for _, kv := range []struct {
 			dtype tensor.DType
-			round func(float64) float64
+			round func([]float64)
 			tol   float64
-		}{{tensor.F32, exact, 2e-4}, {tensor.BF16, toBF16, 2e-2}} {
+		}{{tensor.F32, exact, 2e-4}, {tensor.BF16, toBF16, 2e-2}, {tensor.I8, toBytes, 2e-2}} {
 			rng := rand.New(rand.NewPCG(3, 3))
 			lengths := []int{1, 2, 17, 100}
 			if name == "heads 9/3 of 64, adjacent" {

@@ -201,7 +201,7 @@ func record(tb testing.TB, b *Backend, w *weights) {
 type cache struct{ k, v [][][]float64 }
 
 // forward is the slow reference: float64, one row at a time.
-func (w *weights) forward(c *cache, token int32, roundKV func(float64) float64) []float64 {
+func (w *weights) forward(c *cache, token int32, roundKV func(head []float64)) []float64 {
 	if c.k == nil {
 		c.k, c.v = make([][][]float64, w.shape.layers), make([][][]float64, w.shape.layers)
 	}
@@ -216,8 +216,9 @@ func (w *weights) forward(c *cache, token int32, roundKV func(float64) float64) 
 		q, k, v := qkv[:nq], qkv[nq:nq+nk], qkv[nq+nk:]
 		w.rotate(q, l.qNorm, pos)
 		w.rotate(k, l.kNorm, pos)
-		for j := range k {
-			k[j], v[j] = roundKV(k[j]), roundKV(v[j])
+		for j := 0; j < nk; j += w.headDim {
+			roundKV(k[j : j+w.headDim])
+			roundKV(v[j : j+w.headDim])
 		}
 		c.k[i], c.v[i] = append(c.k[i], k), append(c.v[i], v)
 		add(x, linear(l.o, w.attend(q, c.k[i], c.v[i])))
@@ -338,9 +339,23 @@ func linear(w []float32, x []float64) []float64 {
 	return out
 }
 
-func exact(v float64) float64 { return v }
+func exact([]float64) {}
 
-func toBF16(v float64) float64 {
-	u := math.Float32bits(float32(v))
-	return float64(math.Float32frombits((u + 0x7fff + u>>16&1) & 0xffff0000))
+func toBF16(head []float64) {
+	for i, v := range head {
+		u := math.Float32bits(float32(v))
+		head[i] = float64(math.Float32frombits((u + 0x7fff + u>>16&1) & 0xffff0000))
+	}
+}
+
+// toBytes rounds to multiples of the least bfloat16 of which 127 are enough.
+func toBytes(head []float64) {
+	top := 0.0
+	for _, v := range head {
+		top = max(top, math.Abs(v))
+	}
+	scale := float64(math.Float32frombits((math.Float32bits(float32(top/127)) + 0xffff) & 0xffff0000))
+	for i, v := range head {
+		head[i] = math.RoundToEven(v/max(scale, 1e-30)) * scale
+	}
 }

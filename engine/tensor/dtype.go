@@ -24,6 +24,7 @@ const (
 	Q6_K
 	F8   // E4M3: of a KV cache, or codes without their scales
 	F8_S // 64 codes of E4M3 behind their float32 scale
+	I8   // signed bytes of a KV cache: KVShape tells where their scales are
 )
 
 type dtypeInfo struct {
@@ -47,6 +48,7 @@ var dtypes = [...]dtypeInfo{
 	Q6_K:    {"Q6_K", 256, 210},
 	F8:      {"F8", 1, 1},
 	F8_S:    {"F8_S", 64, 68},
+	I8:      {"I8", 1, 1},
 }
 
 // String returns the type's field-standard name, such as "Q4_1".

@@ -69,12 +69,17 @@ type KVShape struct {
 	HeadDim     int
 	BlockTokens int   // tokens of one block
 	Blocks      int   // blocks of the pool, ids 0..Blocks-1
-	DType       DType // F32 or BF16 (the default)
+	DType       DType // F32, BF16 (the default), F16, F8 or I8
 }
 
-// BlockBytes returns the bytes one block takes over all layers, keys and values.
+// BlockBytes returns the bytes one block takes over all layers, keys and values. I8 has
+// a bfloat16 scale for the key and one for the value of each token and head.
 func (s KVShape) BlockBytes() int {
-	return s.Layers * 2 * s.KVHeads * s.HeadDim * s.BlockTokens * s.DType.GroupBytes()
+	token := s.HeadDim * s.DType.GroupBytes()
+	if s.DType == I8 {
+		token += 2
+	}
+	return s.Layers * 2 * s.KVHeads * s.BlockTokens * token
 }
 
 // Batch is what one forward step runs: rows of one or more sequences, each a

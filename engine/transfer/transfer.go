@@ -54,7 +54,7 @@ type Layout struct {
 	Layers      int
 	KVHeads     int
 	HeadDim     int
-	DType       string // "F32", "BF16", "F16" or "F8"
+	DType       string // "F32", "BF16", "F16", "F8" or "I8"
 	BlockTokens int
 	Packing     string // name of the byte order inside one block
 	// KeyLines is in how many lines the keys of one head lie in a block; all tokens
@@ -66,13 +66,16 @@ type Layout struct {
 // BlockBytes returns the bytes of one block over all layers, K and V.
 func (l Layout) BlockBytes() int { return l.Layers * 2 * l.KVHeads * l.BlockTokens * l.headBytes() }
 
-// headBytes are those of one token's keys, or values, of one head.
+// headBytes are those of one token's keys, or values, of one head, its scale of 2 bytes
+// with them if they are "I8".
 func (l Layout) headBytes() int {
 	switch l.DType {
 	case "F32":
 		return 4 * l.HeadDim
 	case "F8":
 		return l.HeadDim
+	case "I8":
+		return l.HeadDim + 2
 	}
 	return 2 * l.HeadDim
 }

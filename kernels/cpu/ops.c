@@ -128,7 +128,8 @@ static void finish_head(tm_program *p, const tm_op *op, int row, int h)
 	const int hd = p->kv.head_dim, kvh = p->kv.kv_heads, token = p->row_pos[row] % p->kv.block_tokens;
 	float *x = p->qkv + (size_t)row * (size_t)p->qkv_width + (size_t)h * (size_t)hd;
 	if (h >= op->heads + kvh) {
-		p->vec->store_v(kv_tile(p, op->layer, row, 1, h - op->heads - kvh), x, hd, token, p->kv.f32);
+		p->vec->store_v(kv_tile(p, op->layer, row, 1, h - op->heads - kvh), x, hd, p->kv.block_tokens, token,
+			p->kv.type);
 		return;
 	}
 	const float *norm = h < op->heads ? op->q_norm : op->k_norm;
@@ -140,7 +141,7 @@ static void finish_head(tm_program *p, const tm_op *op, int row, int h)
 		memcpy(tm_row(p, op->out, row) + h * hd, x, (size_t)hd * 4);
 	else
 		p->vec->store_k(
-			kv_tile(p, op->layer, row, 0, h - op->heads), x, hd, p->kv.block_tokens, token, p->kv.f32);
+			kv_tile(p, op->layer, row, 0, h - op->heads), x, hd, p->kv.block_tokens, token, p->kv.type);
 }
 
 static void run_attn_input(tm_program *p, const tm_op *op, int worker)
@@ -175,7 +176,7 @@ static void run_attention(tm_program *p, const tm_op *op, int worker)
 			.pos0 = t->pos,
 			.window = op->window ? op->window : INT32_MAX,
 			.scale = op->scale,
-			.kv_f32 = p->kv.f32,
+			.kv_type = p->kv.type,
 			.block_tokens = p->kv.block_tokens,
 			.k = p->kv.data + (size_t)(op->layer * 2 * p->kv.kv_heads + t->kv_head) * p->kv.tile_bytes,
 			.v_offset = (size_t)p->kv.kv_heads * p->kv.tile_bytes,

@@ -1,6 +1,7 @@
 package cpu
 
 // #include "program.h"
+// #include "vec.h"
 //
 // // The batch is put together on this side of the call, because Go must not pass
 // // a struct that holds pointers into its heap.
@@ -28,22 +29,36 @@ var errMemory = errors.New("allocate a program: out of memory")
 
 // Packing names the order of bytes inside one KV block. For bfloat16, keys of a
 // head are [headDim/2][blockTokens][2] and values [blockTokens/2][headDim][2];
-// for float32 [headDim][blockTokens] and [blockTokens][headDim]. A block is
-// [layer][keys, values][kvHead] of these.
+// for float32 [headDim][blockTokens] and [blockTokens][headDim]; for bytes
+// [blockTokens/16][headDim][16] and [blockTokens][headDim], each with the scales
+// [blockTokens] in bfloat16 behind. A block is [layer][keys, values][kvHead] of these.
 const Packing = "kv-pair16"
+
+// KVType is the element type of a cache.
+type KVType int
+
+// The types. Int8 has a scale for each token and head.
+const (
+	KVBFloat16 KVType = C.TM_KV_BF16
+	KVFloat32  KVType = C.TM_KV_F32
+	KVInt8     KVType = C.TM_KV_I8
+)
 
 // KV is the paged cache that a program reads and writes.
 type KV struct {
 	Layers, KVHeads, HeadDim, BlockTokens int
-	F32                                   bool   // float32 elements, else bfloat16
+	Type                                  KVType
 	Pool                                  Region // of all blocks, one after another
 }
 
 // TileBytes returns the bytes of the keys, or of the values, of one head of one
 // layer in a block.
 func (k KV) TileBytes() int {
-	if k.F32 {
+	switch k.Type {
+	case KVFloat32:
 		return k.HeadDim * k.BlockTokens * 4
+	case KVInt8:
+		return (k.HeadDim + 2) * k.BlockTokens
 	}
 	return k.HeadDim * k.BlockTokens * 2
 }
@@ -105,7 +120,7 @@ type Program struct {
 func NewProgram(pool *Pool, level Level, kv KV, maxRows, maxShared int) (*Program, error) {
 	ckv := C.tm_kv{
 		data: (*C.char)(unsafe.Pointer(unsafe.SliceData(kv.Pool.Bytes))), layers: C.int(kv.Layers), kv_heads: C.int(kv.KVHeads),
-		head_dim: C.int(kv.HeadDim), block_tokens: C.int(kv.BlockTokens), f32: cbool(kv.F32),
+		head_dim: C.int(kv.HeadDim), block_tokens: C.int(kv.BlockTokens), _type: C.int(kv.Type),
 		tile_bytes: C.size_t(kv.TileBytes()), block_bytes: C.size_t(kv.BlockBytes()),
 	}
 	c := C.tm_program_new(pool.c, C.int(level), &ckv, C.int(maxRows), C.int(maxShared))

@@ -71,7 +71,7 @@ typedef struct {
 typedef struct {
 	char *data;
 	int layers, kv_heads, head_dim, block_tokens;
-	int f32;           // float32 elements, else bfloat16
+	int type;          // TM_KV_*, see vec.h
 	size_t tile_bytes; // keys or values of one head of a block
 	size_t block_bytes;
 } tm_kv;

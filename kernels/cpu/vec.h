@@ -35,6 +35,10 @@ extern const double tm_pick_exp2[64];
 // Sums that a tree of leaves has open at most.
 #define TM_TREE_DEPTH 16
 
+// Elements of the cache. Bytes are signed and have a bfloat16 scale for each token and
+// head: behind the bytes of a tile stand those of its tokens, [block_tokens].
+enum { TM_KV_BF16, TM_KV_F32, TM_KV_I8 };
+
 // tm_attn is one attention task: consecutive queries of one sequence against
 // one KV head. The row r of the task is query r/heads and head head0+r%heads.
 typedef struct {
@@ -48,7 +52,7 @@ typedef struct {
 	int pos0;             // position of the first query
 	int window;           // positions that a query sees, its own the last
 	float scale;          // multiplies q.k
-	int kv_f32;           // element type of the cache: float32, else bfloat16
+	int kv_type;          // of TM_KV_*
 	int block_tokens;     // tokens of a block, a multiple of 16
 	const char *k;        // keys of the layer and head in block 0
 	size_t v_offset;      // bytes from a block's keys to its values
@@ -87,8 +91,8 @@ typedef struct {
 	void (*rope)(float *x, const float *cosv, const float *sinv, int dims, int adjacent);
 	// Write one token's key or value of one head into its block; token is the
 	// offset in the block.
-	void (*store_k)(void *block, const float *x, int head_dim, int block_tokens, int token, int kv_f32);
-	void (*store_v)(void *block, const float *x, int head_dim, int token, int kv_f32);
+	void (*store_k)(void *block, const float *x, int head_dim, int block_tokens, int token, int kv_type);
+	void (*store_v)(void *block, const float *x, int head_dim, int block_tokens, int token, int kv_type);
 	// Does a task: its output rows, or its partial results.
 	void (*attend)(const tm_attn *a);
 	// Merges the partial results of all splits of a task in ascending order.

@@ -13,6 +13,7 @@
 typedef struct {
 	const char *k[TM_SPLIT / 16 + TM_AHEAD];
 	const char *v[TM_SPLIT / 16];
+	const uint16_t *k_scale[TM_SPLIT / 16], *v_scale[TM_SPLIT / 16]; // of bytes
 	size_t line; // bytes between lines of a key tile
 	int tiles, tokens;
 } split_kv;
@@ -39,9 +40,10 @@ TM_FN void fetch_ahead(const int tiles, const split_kv *x, int lines, fetcher *f
 }
 
 // Scores of rows x tiles (16 tokens each): s[r][16*t..] = q[r] . k. A tile's
-// line holds 16 tokens of a dimension pair (bfloat16) or dimension (float32).
+// line holds 16 tokens of a dimension pair (bfloat16), of a dimension (float32) or of
+// four dimensions, one after another (bytes).
 TM_FN void qk_tile(
-	const int rows, const int tiles, const int f32, const float *q, int hd, const split_kv *x, int t0, float *s)
+	const int rows, const int tiles, const int type, const float *q, int hd, const split_kv *x, int t0, float *s)
 {
 	const char *const *k = x->k + t0;
 	const size_t line = x->line;
@@ -49,7 +51,26 @@ TM_FN void qk_tile(
 	v16 acc[24];
 	TM_UNROLL
 	for (int i = 0; i < rows * tiles; i++) acc[i] = v_zero();
-	if (f32) {
+	if (type == TM_KV_I8) {
+		for (int d = 0; d < hd; d++) {
+			if (d % 4 == 0) fetch_ahead(tiles, x, hd / 4, &next);
+			v16 kv[4];
+			TM_UNROLL
+			for (int t = 0; t < tiles; t++) kv[t] = v_i8((const int8_t *)k[t] + d * 16);
+			TM_UNROLL
+			for (int r = 0; r < rows; r++) {
+				v16 b = v_set1(q[r * hd + d]);
+				TM_UNROLL
+				for (int t = 0; t < tiles; t++)
+					acc[r * tiles + t] = v_fma(b, kv[t], acc[r * tiles + t]);
+			}
+		}
+		for (int t = 0; t < tiles; t++) {
+			const v16 scale = v_bf16(x->k_scale[t0 + t]);
+			TM_UNROLL
+			for (int r = 0; r < rows; r++) acc[r * tiles + t] = v_mul(acc[r * tiles + t], scale);
+		}
+	} else if (type == TM_KV_F32) {
 		for (int d = 0; d < hd; d++) {
 			fetch_ahead(tiles, x, hd, &next);
 			v16 kv[4];
@@ -96,12 +117,12 @@ TM_FN void qk_tile(
 	}
 }
 
-TM_FN void qk_rows(const int rows, const int f32, const float *q, int hd, const split_kv *x, float *s)
+TM_FN void qk_rows(const int rows, const int type, const float *q, int hd, const split_kv *x, float *s)
 {
 	int t = 0;
 	for (; t + TM_TILES(rows) <= x->tiles; t += TM_TILES(rows))
-		qk_tile(rows, TM_TILES(rows), f32, q, hd, x, t, s + 16 * t);
-	for (; t < x->tiles; t++) qk_tile(rows, 1, f32, q, hd, x, t, s + 16 * t);
+		qk_tile(rows, TM_TILES(rows), type, q, hd, x, t, s + 16 * t);
+	for (; t < x->tiles; t++) qk_tile(rows, 1, type, q, hd, x, t, s + 16 * t);
 }
 
 TM_FN void pv_add(const int rows, const int cols, const float *p, const v16 *v, v16 *acc)
@@ -116,7 +137,7 @@ TM_FN void pv_add(const int rows, const int cols, const float *p, const v16 *v, 
 
 // Weighted sums of rows x cols chunks of 16 dimensions over the first `tokens`
 // tokens: o[r][16*c..] = sum of p[r][j] * v[j].
-TM_FN void pv_tile(const int rows, const int cols, const int f32, const float *p, int hd, const char *const *v,
+TM_FN void pv_tile(const int rows, const int cols, const int type, const float *p, int hd, const char *const *v,
 	int tokens, float *o)
 {
 	v16 acc[24];
@@ -125,17 +146,27 @@ TM_FN void pv_tile(const int rows, const int cols, const int f32, const float *p
 	for (int j0 = 0; j0 < tokens; j0 += 16) {
 		const char *tile = v[j0 / 16];
 		const int end = tokens - j0 < 16 ? tokens - j0 : 16;
+		if (type == TM_KV_I8) {
+			for (int j = 0; j < end; j++) {
+				v16 vv[4];
+				TM_UNROLL
+				for (int c = 0; c < cols; c++)
+					vv[c] = v_i8((const int8_t *)tile + (size_t)j * (size_t)hd + 16 * c);
+				pv_add(rows, cols, p + j0 + j, vv, acc);
+			}
+			continue;
+		}
 		for (int j = 0; j < end; j += 2) {
 			v16 vv[4];
 			const float *wide = (const float *)(const void *)tile + (size_t)j * (size_t)hd;
 			const uint16_t *pair = (const uint16_t *)(const void *)tile + (size_t)j * (size_t)hd;
 			TM_UNROLL
-			for (int c = 0; c < cols; c++) vv[c] = f32 ? v_load(wide + 16 * c) : v_bf16_lo(pair + 32 * c);
+			for (int c = 0; c < cols; c++) vv[c] = type == TM_KV_F32 ? v_load(wide + 16 * c) : v_bf16_lo(pair + 32 * c);
 			pv_add(rows, cols, p + j0 + j, vv, acc);
 			if (j + 1 == end) break;
 			TM_UNROLL
 			for (int c = 0; c < cols; c++)
-				vv[c] = f32 ? v_load(wide + hd + 16 * c) : v_bf16_hi(pair + 32 * c);
+				vv[c] = type == TM_KV_F32 ? v_load(wide + hd + 16 * c) : v_bf16_hi(pair + 32 * c);
 			pv_add(rows, cols, p + j0 + j + 1, vv, acc);
 		}
 	}
@@ -146,19 +177,19 @@ TM_FN void pv_tile(const int rows, const int cols, const int f32, const float *p
 	}
 }
 
-// The 16-dimension chunk c of a tile starts 16*c lanes of 4 bytes further on in
-// either element type (a bfloat16 line interleaves two tokens).
-TM_FN void pv_rows(const int rows, const int f32, const float *p, int hd, const split_kv *x, float *o)
+// The 16-dimension chunk c of a tile starts 16*c lanes further on: of a byte, else of
+// 4 bytes (a bfloat16 line interleaves two tokens).
+TM_FN void pv_rows(const int rows, const int type, const float *p, int hd, const split_kv *x, float *o)
 {
 	const int wide = TM_TILES(rows), tokens = x->tokens;
 	const char *at[TM_SPLIT / 16];
 	for (int d = 0; d < hd;) {
 		const int step = d + 16 * wide <= hd ? 16 * wide : 16;
-		for (int i = 0; i < x->tiles; i++) at[i] = x->v[i] + (size_t)d * 4;
+		for (int i = 0; i < x->tiles; i++) at[i] = x->v[i] + (size_t)d * (type == TM_KV_I8 ? 1 : 4);
 		if (step == 16)
-			pv_tile(rows, 1, f32, p, hd, at, tokens, o + d);
+			pv_tile(rows, 1, type, p, hd, at, tokens, o + d);
 		else
-			pv_tile(rows, TM_TILES(rows), f32, p, hd, at, tokens, o + d);
+			pv_tile(rows, TM_TILES(rows), type, p, hd, at, tokens, o + d);
 		d += step;
 	}
 }
@@ -188,16 +219,18 @@ TM_FN void pv_rows(const int rows, const int f32, const float *p, int hd, const 
 		}                                       \
 	}
 
-#define TM_QK(R) qk_rows(R, f32, q + r * hd, hd, x, s + r * TM_SPLIT)
-TM_FN void qk_all(const int f32, int n, const float *q, int hd, const split_kv *x, float *s){TM_BY_ROWS(n, TM_QK)}
-#define TM_PV(R) pv_rows(R, f32, p + r * TM_SPLIT, hd, x, o + r * hd)
-TM_FN void pv_all(const int f32, int n, const float *p, int hd, const split_kv *x, float *o){TM_BY_ROWS(n, TM_PV)}
+#define TM_QK(R) qk_rows(R, type, q + r * hd, hd, x, s + r * TM_SPLIT)
+TM_FN void qk_all(const int type, int n, const float *q, int hd, const split_kv *x, float *s){TM_BY_ROWS(n, TM_QK)}
+#define TM_PV(R) pv_rows(R, type, p + r * TM_SPLIT, hd, x, o + r * hd)
+TM_FN void pv_all(const int type, int n, const float *p, int hd, const split_kv *x, float *o){TM_BY_ROWS(n, TM_PV)}
 
 TM_KERNEL void qk_bf16(int n, const float *q, int hd, const split_kv *x, float *s)
-{ qk_all(0, n, q, hd, x, s); }
-TM_KERNEL void qk_f32(int n, const float *q, int hd, const split_kv *x, float *s) { qk_all(1, n, q, hd, x, s); }
-TM_KERNEL void pv_bf16(int n, const float *p, int hd, const split_kv *x, float *o) { pv_all(0, n, p, hd, x, o); }
-TM_KERNEL void pv_f32(int n, const float *p, int hd, const split_kv *x, float *o) { pv_all(1, n, p, hd, x, o); }
+{ qk_all(TM_KV_BF16, n, q, hd, x, s); }
+TM_KERNEL void qk_f32(int n, const float *q, int hd, const split_kv *x, float *s) { qk_all(TM_KV_F32, n, q, hd, x, s); }
+TM_KERNEL void pv_bf16(int n, const float *p, int hd, const split_kv *x, float *o) { pv_all(TM_KV_BF16, n, p, hd, x, o); }
+TM_KERNEL void pv_f32(int n, const float *p, int hd, const split_kv *x, float *o) { pv_all(TM_KV_F32, n, p, hd, x, o); }
+TM_KERNEL void qk_i8(int n, const float *q, int hd, const split_kv *x, float *s) { qk_all(TM_KV_I8, n, q, hd, x, s); }
+TM_KERNEL void pv_i8(int n, const float *p, int hd, const split_kv *x, float *o) { pv_all(TM_KV_I8, n, p, hd, x, o); }
 
 // Turns the scores (in powers of two) of the tokens from `from` to `limit` of a row
 // into weights and clears the others up to `tokens`. Sets the row's largest score
@@ -259,6 +292,33 @@ TM_FN int row_limit(const tm_attn *a, int r, int t0)
 TM_FN int row_sees(const tm_attn *a, int r, int split)
 { return row_limit(a, r, split * TM_SPLIT) > 0 && row_first(a, r) < (split + 1) * TM_SPLIT; }
 
+// Finds the tiles of a split.
+TM_FN split_kv find_tiles(const tm_attn *a, int t0, int tokens)
+{
+	const size_t hd = (size_t)a->head_dim, block_tokens = (size_t)a->block_tokens;
+	const size_t size = a->kv_type == TM_KV_F32 ? 4 : a->kv_type == TM_KV_I8 ? 1 : 2;
+	split_kv x = {.tiles = (tokens + 15) / 16, .tokens = tokens};
+	x.line = a->kv_type == TM_KV_I8 ? 64 : block_tokens * 4;
+	for (int i = 0; i < x.tiles; i++) {
+		const int t = t0 + 16 * i;
+		const size_t off = (size_t)(t % a->block_tokens);
+		const char *block = a->k + (size_t)a->pages[t / a->block_tokens] * a->block_bytes;
+		const char *scales = block + block_tokens * hd + off * 2;
+		x.k[i] = block + off * (a->kv_type == TM_KV_I8 ? hd : 4);
+		x.v[i] = block + a->v_offset + off * hd * size;
+		x.k_scale[i] = (const uint16_t *)(const void *)scales;
+		x.v_scale[i] = (const uint16_t *)(const void *)(scales + a->v_offset);
+	}
+	for (int i = 0; i < TM_AHEAD; i++) x.k[x.tiles + i] = x.k[x.tiles - 1];
+	return x;
+}
+
+// Multiplies a row's weights with the scales of the values that they weigh.
+TM_FN void scale_weights(float *p, const split_kv *x)
+{
+	for (int i = 0; i < x->tiles; i++) v_store(p + 16 * i, v_mul(v_load(p + 16 * i), v_bf16(x->v_scale[i])));
+}
+
 // Computes one split for all rows: o [rows][head_dim], m and l [rows]. Rows that
 // see nothing of it must be left out by the caller. What lies before the window of
 // the first query, which is the earliest, is not read.
@@ -269,22 +329,16 @@ TM_FN void attend_split(const tm_attn *a, const float *q, int rows, int split, f
 	const int skip = first > t0 ? (first - t0) & ~15 : 0; // tokens, of whole tiles
 	const int tokens = (last - t0 < TM_SPLIT ? last - t0 : TM_SPLIT) - skip;
 	s += skip;
-	split_kv x = {.line = (size_t)a->block_tokens * 4, .tiles = (tokens + 15) / 16, .tokens = tokens};
-	for (int i = 0; i < x.tiles; i++) {
-		const int t = t0 + skip + 16 * i, off = t % a->block_tokens;
-		const char *block = a->k + (size_t)a->pages[t / a->block_tokens] * a->block_bytes;
-		x.k[i] = block + (size_t)off * 4;
-		x.v[i] = block + a->v_offset + (size_t)off * (size_t)hd * (a->kv_f32 ? 4 : 2);
-	}
-	for (int i = 0; i < TM_AHEAD; i++) x.k[x.tiles + i] = x.k[x.tiles - 1];
-	(a->kv_f32 ? qk_f32 : qk_bf16)(rows, q, hd, &x, s);
+	const split_kv x = find_tiles(a, t0 + skip, tokens);
+	(a->kv_type == TM_KV_I8 ? qk_i8 : a->kv_type == TM_KV_F32 ? qk_f32 : qk_bf16)(rows, q, hd, &x, s);
 	for (int r = 0; r < rows; r++) {
 		int from = row_first(a, r) - t0 - skip, limit = row_limit(a, r, t0) - skip;
 		if (from >= limit) limit = 0;
 		if (from < 0 || limit == 0) from = 0;
 		softmax_row(s + r * TM_SPLIT, from, limit, tokens, &m[r], &l[r]);
 	}
-	(a->kv_f32 ? pv_f32 : pv_bf16)(rows, s, hd, &x, o);
+	for (int r = 0; r < rows && a->kv_type == TM_KV_I8; r++) scale_weights(s + r * TM_SPLIT, &x);
+	(a->kv_type == TM_KV_I8 ? pv_i8 : a->kv_type == TM_KV_F32 ? pv_f32 : pv_bf16)(rows, s, hd, &x, o);
 }
 
 TM_FN float *out_row(const tm_attn *a, int r)

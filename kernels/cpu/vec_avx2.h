@@ -93,6 +93,19 @@ TM_FN v16 v_bf16_hi(const uint16_t *p)
 		_mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(q + 1), m))};
 }
 
+// v_bf16 widens 16 consecutive bf16 values, v_i8 16 signed bytes.
+TM_FN v16 v_bf16(const uint16_t *p)
+{
+	const __m128i *q = (const __m128i *)(const void *)p;
+	return (v16){_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(q)), 16)),
+		_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(q + 1)), 16))};
+}
+TM_FN v16 v_i8(const int8_t *p)
+{
+	return (v16){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p))),
+		_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(p + 8))))};
+}
+
 TM_FN float v_fma1(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 
 #endif

@@ -53,6 +53,12 @@ TM_FN v16 v_bf16_lo(const uint16_t *p) { return _mm512_castsi512_ps(_mm512_slli_
 TM_FN v16 v_bf16_hi(const uint16_t *p)
 { return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi32((int)0xffff0000u))); }
 
+// v_bf16 widens 16 consecutive bf16 values, v_i8 16 signed bytes.
+TM_FN v16 v_bf16(const uint16_t *p)
+{ return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)p)), 16)); }
+TM_FN v16 v_i8(const int8_t *p)
+{ return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p))); }
+
 TM_FN float v_fma1(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 
 #endif

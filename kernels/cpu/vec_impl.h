@@ -128,10 +128,55 @@ TM_KERNEL void k_rope(float *x, const float *cosv, const float *sinv, int dims, 
 	}
 }
 
-// Keys of a head: [head_dim/2][block_tokens][2] bfloat16 or [head_dim][block_tokens] float32.
-TM_KERNEL void k_store_k(void *block, const float *x, int head_dim, int block_tokens, int token, int kv_f32)
+// Returns the scale of n values and what they are multiplied with: the least
+// bfloat16 by which all fit a byte, 0 for values that a float cannot divide by, not
+// a number if one of them is that or infinite.
+TM_FN uint16_t byte_scale(const float *x, int n, float *inv)
 {
-	if (kv_f32) {
+	uint32_t top = 0, u;
+	for (int i = 0; i < n; i++) {
+		memcpy(&u, x + i, 4);
+		u &= 0x7fffffffu;
+		top = u > top ? u : top;
+	}
+	float max, scale;
+	memcpy(&max, &top, 4);
+	*inv = 0.0f;
+	if (top >= 0x7f800000u) return 0x7fc0;
+	if (max < 1e-30f) return 0;
+	scale = max / 127.0f;
+	memcpy(&u, &scale, 4);
+	u = (u + 0xffffu) & 0xffff0000u;
+	memcpy(&scale, &u, 4);
+	*inv = 1.0f / scale;
+	return (uint16_t)(u >> 16);
+}
+
+// Rounds n values to bytes that stand `step` apart.
+TM_FN void to_bytes(int8_t *d, size_t step, const float *x, int n, float inv)
+{
+	const v16 m = v_set1(inv);
+	for (int i = 0; i < n; i += 16) {
+		float t[16];
+		v_store(t, inv == 0.0f ? v_zero() : v_round(v_mul(v_load(x + i), m)));
+		for (int j = 0; j < 16; j++) d[(size_t)(i + j) * step] = (int8_t)(int)t[j];
+	}
+}
+
+TM_FN void store_scale(void *block, uint16_t scale, int head_dim, int block_tokens, int token)
+{ memcpy((int8_t *)block + (size_t)block_tokens * (size_t)head_dim + (size_t)token * 2, &scale, 2); }
+
+// Keys of a head: [head_dim/2][block_tokens][2] bfloat16, [head_dim][block_tokens] float32, or
+// [block_tokens/16][head_dim][16] bytes.
+TM_KERNEL void k_store_k(void *block, const float *x, int head_dim, int block_tokens, int token, int kv_type)
+{
+	if (kv_type == TM_KV_I8) {
+		float inv;
+		store_scale(block, byte_scale(x, head_dim, &inv), head_dim, block_tokens, token);
+		to_bytes((int8_t *)block + (size_t)(token / 16 * 16) * (size_t)head_dim + token % 16, 16, x, head_dim, inv);
+		return;
+	}
+	if (kv_type == TM_KV_F32) {
 		float *d = (float *)block + token;
 		for (int i = 0; i < head_dim; i++) d[(size_t)i * (size_t)block_tokens] = x[i];
 		return;
@@ -142,10 +187,16 @@ TM_KERNEL void k_store_k(void *block, const float *x, int head_dim, int block_to
 											    << 16;
 }
 
-// Values of a head: [block_tokens/2][head_dim][2] bfloat16 or [block_tokens][head_dim] float32.
-TM_KERNEL void k_store_v(void *block, const float *x, int head_dim, int token, int kv_f32)
+// Values of a head: [block_tokens/2][head_dim][2] bfloat16 or [block_tokens][head_dim] float32 or bytes.
+TM_KERNEL void k_store_v(void *block, const float *x, int head_dim, int block_tokens, int token, int kv_type)
 {
-	if (kv_f32) {
+	if (kv_type == TM_KV_I8) {
+		float inv;
+		store_scale(block, byte_scale(x, head_dim, &inv), head_dim, block_tokens, token);
+		to_bytes((int8_t *)block + (size_t)token * (size_t)head_dim, 1, x, head_dim, inv);
+		return;
+	}
+	if (kv_type == TM_KV_F32) {
 		memcpy((float *)block + (size_t)token * (size_t)head_dim, x, (size_t)head_dim * 4);
 		return;
 	}

@@ -140,4 +140,20 @@ TM_FN v16 v_bf16_hi(const uint16_t *p)
 	return r;
 }
 
+// v_bf16 widens 16 consecutive bf16 values, v_i8 16 signed bytes.
+TM_FN v16 v_bf16(const uint16_t *p)
+{
+	uint32_t u[16];
+	v16 r;
+	TM_EACH u[i] = (uint32_t)p[i] << 16;
+	memcpy(r.f, u, sizeof u);
+	return r;
+}
+TM_FN v16 v_i8(const int8_t *p)
+{
+	v16 r;
+	TM_EACH r.f[i] = (float)p[i];
+	return r;
+}
+
 #endif

@@ -79,9 +79,11 @@ type KVCache struct {
 	MemoryFraction float64 `mapstructure:"free_gpu_memory_fraction"` // of what weights leave, on a GPU without max_tokens
 }
 
-// kvTypes are the values of kv_cache_config.dtype; fp8 is E4M3 without scales.
+// kvTypes are the values of kv_cache_config.dtype; fp8 is E4M3 without scales, int8
+// has one for each token and head.
 var kvTypes = map[string]tensor.DType{
 	"auto": tensor.BF16, "bfloat16": tensor.BF16, "float16": tensor.F16, "float32": tensor.F32, "fp8": tensor.F8,
+	"int8": tensor.I8,
 }
 
 // Type is the element type of the cache. A backend may refuse it.

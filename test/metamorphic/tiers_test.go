@@ -25,8 +25,11 @@ func below(hostBlocks int, disk string) func(*runner.LoadOptions, load) {
 // blockBytes is the size of a block of the tiny model.
 func blockBytes(o *runner.LoadOptions) int64 {
 	const perToken = 2 * 2 * 2 * 16 // keys and values of two layers with two heads
-	if o.KVDType == tensor.F32 {
+	switch o.KVDType {
+	case tensor.F32:
 		return int64(o.Core.BlockTokens * perToken * 4)
+	case tensor.I8: // with scales of two bytes for heads of 16
+		return int64(o.Core.BlockTokens * perToken * 18 / 16)
 	}
 	return int64(o.Core.BlockTokens * perToken * 2)
 }
@@ -43,7 +46,7 @@ func TestTiersGiveTheSame(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := load{requests: 16, tokens: 20, prompt: 150, pool: 8192, tight: 320, vocab: 512}
-	for _, dtype := range []tensor.DType{tensor.BF16, tensor.F32} {
+	for _, dtype := range []tensor.DType{tensor.BF16, tensor.F32, tensor.I8} {
 		t.Run(dtype.String(), func(t *testing.T) {
 			disk := t.TempDir()
 			list := []variant{

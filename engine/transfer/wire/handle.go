@@ -3,6 +3,7 @@ package wire
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -125,8 +126,8 @@ func decodeLayout(m *pb.Layout) (transfer.Layout, error) {
 		Layers: int(m.GetLayers()), KVHeads: int(m.GetKvHeads()), HeadDim: int(m.GetHeadDim()),
 		DType: m.GetDtype(), BlockTokens: int(m.GetBlockTokens()), Packing: m.GetPacking(), KeyLines: int(m.GetKeyLines()),
 	}
-	if l.DType != "F32" && l.DType != "BF16" && l.DType != "F16" && l.DType != "F8" {
-		return l, fmt.Errorf("layout.dtype %.20q is not F32, BF16 or F16", l.DType)
+	if !slices.Contains([]string{"F32", "BF16", "F16", "F8", "I8"}, l.DType) {
+		return l, fmt.Errorf("layout.dtype %.20q is not F32, BF16, F16, F8 or I8", l.DType)
 	}
 	if len(l.Packing) > maxName {
 		return l, fmt.Errorf("layout.packing has %d bytes, at most %d", len(l.Packing), maxName)
