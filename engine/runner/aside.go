@@ -5,6 +5,7 @@ import (
 	"runtime/debug"
 
 	"tandem/engine/executor"
+	"tandem/engine/tensor"
 )
 
 // aside is the lane of a device that runs a step in the call: another goroutine
@@ -80,18 +81,32 @@ func (a *aside) step(l *launched) (err error) {
 	if a.r.ended > 0 && !l.rested {
 		a.r.times.gap.add(began - a.r.ended)
 	}
-	ready := a.r.samples.prepare(l.batch.Rows)
-	logits, err := a.r.device.Run(&l.tensor)
+	s := &a.r.samples
+	ready := s.prepare(l.batch.Rows)
+	picked, logits, err := a.compute(l)
 	ready()
 	a.r.ended = a.r.clock()
 	l.ran = a.r.ended - began
 	if err != nil {
 		return err
 	}
-	s := &a.r.samples
-	s.out = l.out
-	l.out = s.sample(l.batch.Rows, logits)
+	if s.out = l.out; picked != nil {
+		l.out = s.take(l.batch.Rows, picked, logits)
+	} else {
+		l.out = s.sample(l.batch.Rows, logits)
+	}
 	return nil
+}
+
+// compute runs a step. What the device could pick of it is picked, nil = nothing.
+func (a *aside) compute(l *launched) (picked []tensor.Picked, logits []float32, err error) {
+	if picker, ok := a.r.device.(Picker); ok {
+		if picks, some := a.r.samples.picks(l.batch.Rows); some {
+			return picker.RunPick(&l.tensor, picks)
+		}
+	}
+	logits, err = a.r.device.Run(&l.tensor)
+	return nil, logits, err
 }
 
 // pieces runs a step that scores prompts.
