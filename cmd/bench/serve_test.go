@@ -133,8 +133,11 @@ func TestServeWithoutStreams(t *testing.T) {
 		url := stubServer(t, &stub.Server{TTFT: time.Millisecond, Overhead: 3})
 		dir := filepath.Join(t.TempDir(), "out")
 		out, log, err := bench("serve", url, "--api", api, "-n", "5", "--isl", "20", "--osl", "4", "--stream=false", "-o", dir)
-		if err != nil || !strings.Contains(out, "5 completed, 0 failed") || !strings.Contains(out, "end to end (ms)") || strings.Contains(out, "TTFT (ms)") {
+		if err != nil || !strings.Contains(out, "5 completed, 0 failed") || !strings.Contains(out, "end to end (ms)") || strings.Contains(out, "TTFT") {
 			t.Fatalf("%s: %v: %s%s", api, err, out, log)
+		}
+		if page, err := os.ReadFile(filepath.Join(dir, result.ReportFile)); err != nil || strings.Contains(string(page), "ttft over time") || !strings.Contains(string(page), "e2el") {
+			t.Errorf("the report shows times of tokens: %v", err)
 		}
 		if m := readSummary(t, dir); m["total_input_tokens"] != 100.0 || m["total_output_tokens"] != 20.0 || m["mean_ttft_ms"] != 0.0 || m["mean_e2el_ms"] == 0.0 {
 			t.Errorf("%v", m)

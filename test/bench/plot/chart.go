@@ -90,7 +90,10 @@ type tick struct {
 // ticks are round values within the axis, about n of them.
 func (a axis) ticks(n int) (out []tick) {
 	if a.log {
-		return a.logTicks(n)
+		if out = a.logTicks(n); len(out) < 2 { // the values are too close for round powers
+			out = []tick{{0, number(math.Pow(10, a.low))}, {1, number(math.Pow(10, a.high))}}
+		}
+		return out
 	}
 	step := math.Pow(10, math.Floor(math.Log10((a.high-a.low)/float64(n))))
 	for _, m := range []float64{1, 2, 5, 10} {

@@ -117,3 +117,11 @@ func TestTicksAreRound(t *testing.T) {
 		}
 	}
 }
+
+// A logarithmic axis has marks also when its values are close together.
+func TestNarrowLogAxisHasMarks(t *testing.T) {
+	c := Chart{X: "ms", Y: "share", LogX: true, Series: []Series{{Points: []Point{{421, 0}, {428, 1}}}}}
+	if text := c.Text(60, 5, false); !strings.Contains(text, "421") || !strings.Contains(text, "428") {
+		t.Error(text)
+	}
+}

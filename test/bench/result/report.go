@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"html/template"
 	"math"
+	"slices"
 	"strings"
 
 	"tandem/test/bench/plot"
@@ -90,9 +91,16 @@ func distributions(steps []Step) (out []*plot.Chart) {
 			}
 			c.Series = append(c.Series, s)
 		}
-		out = append(out, c)
+		if drawn(c) {
+			out = append(out, c)
+		}
 	}
 	return out
+}
+
+// drawn tells whether a chart has any point: of answers that are no streams some things are not known.
+func drawn(c *plot.Chart) bool {
+	return slices.ContainsFunc(c.Series, func(s plot.Series) bool { return len(s.Points) > 0 })
 }
 
 // sweepCharts show how a sweep's values depend on its load, and speed for one against speed for all.
@@ -145,7 +153,7 @@ func timelines(steps []Step) []*plot.Chart {
 				continue
 			}
 			first, last = min(first, r.Send), max(last, r.End)
-			if r.Phase == Measured && r.Outcome == OK && r.First >= 0 {
+			if r.Phase == Measured && r.Outcome == OK && r.First >= 0 && !r.Whole {
 				cloud = append(cloud, plot.Point{X: float64(r.Send) / 1e9, Y: 1000 * r.TTFT()})
 			}
 		}
@@ -156,6 +164,9 @@ func timelines(steps []Step) []*plot.Chart {
 		chunks, flight := binned(st.Records, first, last)
 		tokens.Series = append(tokens.Series, plot.Series{Name: name, Points: chunks})
 		flying.Series = append(flying.Series, plot.Series{Name: name, Points: flight})
+	}
+	if !drawn(ttft) {
+		return []*plot.Chart{tokens, flying}
 	}
 	return []*plot.Chart{ttft, tokens, flying}
 }

@@ -129,7 +129,9 @@ func Chart(steps []Step) *plot.Chart {
 			if len(steps) > 1 {
 				name = st.Name + " " + name
 			}
-			c.Series = append(c.Series, plot.CDF(name, scaled(st.Records, m.key, 1000), 200))
+			if v := scaled(st.Records, m.key, 1000); len(v) > 0 {
+				c.Series = append(c.Series, plot.CDF(name, v, 200))
+			}
 		}
 	}
 	return c
