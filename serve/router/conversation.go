@@ -2,6 +2,7 @@ package router
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
@@ -79,15 +80,30 @@ func (r *Conversation) Kind() string { return KindConversation }
 // Select implements Router.
 func (r *Conversation) Select(req Request) (Selection, error) {
 	path := r.hash(&req)
-	weight := int64(len(path)) * int64(r.block)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	list := req.usable()
 	if len(list) == 0 {
 		return Selection{}, ErrNoServers
 	}
+	weights := r.weights(&req, list, path) // before the choice is recorded
 	in, why := r.choose(&req, list, path)
-	return r.grant(in, why, weight), nil
+	at := slices.IndexFunc(list, func(o discovery.Instance) bool { return o.ID == in.ID })
+	return r.grant(in, why, weights[at]), nil
+}
+
+// weights are the content loads of a leg on each instance: on ctx legs without what sessions that live there have of it, since
+// a turn of a long conversation is little work where the turns before it ran. A block of each leg counts anyway.
+func (r *Conversation) weights(req *Request, list []discovery.Instance, path []blockhash.Hash) []int64 {
+	out := make([]int64, len(list))
+	for i := range list {
+		n := len(path)
+		if !req.Generation {
+			n = max(n-r.trie.depth(path, list[i].ID), min(n, 1))
+		}
+		out[i] = int64(n) * int64(r.block)
+	}
+	return out
 }
 
 func (r *Conversation) choose(req *Request, list []discovery.Instance, path []blockhash.Hash) (discovery.Instance, Outcome) {

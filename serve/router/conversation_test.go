@@ -96,6 +96,38 @@ func TestExplicitSessions(t *testing.T) {
 	}
 }
 
+// A turn counts as what it adds to the turns before it: work decides where a new conversation goes, not length.
+func TestLoadIsWhatTheWorkerLacks(t *testing.T) {
+	for _, gen := range []bool{false, true} {
+		r := newConversation(Config{})
+		open := func(id string, n int, seed rune) Selection {
+			t.Helper()
+			sel, err := r.Select(Request{RoutingID: id, ConversationID: id, Text: text(0, n, seed), Generation: gen, Candidates: servers("ctx0", "ctx1")})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return sel
+		}
+		open("long", 128*20+1, 'a').Reservation.Release(true) // on ctx0
+		open("long", 128*22+1, 'a')
+		open("short", 128*4+1, 'A') // on ctx1
+		want := map[string]int64{"ctx0": 2 * 128, "ctx1": 4 * 128}
+		if gen {
+			want["ctx0"] = 22 * 128
+		}
+		if r.load["ctx0"] != want["ctx0"] || r.load["ctx1"] != want["ctx1"] {
+			t.Errorf("generation %v: loads %v, want %v", gen, r.load, want)
+		}
+		if at := open("new", 300, 'K').Instance.ID; at == "ctx0" == gen {
+			t.Errorf("generation %v: a new conversation goes to %s", gen, at)
+		}
+		open("long", 128*22+1, 'a') // again: all of it is known
+		if n := r.load["ctx0"] - want["ctx0"]; !gen && n != 3*128+128 {
+			t.Errorf("a prompt that is known counts %d", n)
+		}
+	}
+}
+
 func TestMaxSessionsAndForget(t *testing.T) {
 	r := newConversation(Config{MaxSessions: 2})
 	turn := func(id string) Outcome {

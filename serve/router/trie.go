@@ -1,6 +1,10 @@
 package router
 
-import "tandem/engine/blockhash"
+import (
+	"sort"
+
+	"tandem/engine/blockhash"
+)
 
 // trie indexes sessions by every prefix of their path. A chained hash names a whole prefix, so a node is a map entry.
 // Per instance a node keeps its sessions by recency: finding the newest one on a live instance costs one look-up per
@@ -83,6 +87,14 @@ func (t *trie) touch(s *session) {
 		l.unlink(&s.links[i])
 		l.pushFront(&s.links[i])
 	}
+}
+
+// depth returns how many leading hashes of a path sessions of an instance have.
+func (t *trie) depth(path []blockhash.Hash, instance string) int {
+	return sort.Search(len(path), func(i int) bool {
+		n := t.nodes[path[i]]
+		return n == nil || n.head(instance) < 0
+	})
 }
 
 // newest returns the most recently used session of an instance below a prefix, nil if none.
