@@ -268,7 +268,7 @@ func checkMoved(t *rapid.T, r *Router, batch []Item, under map[string]int, res *
 		part[home]++
 		part[to]++
 	}
-	if slices.Max(part) > copiesPerRank {
+	if slices.Max(part) > r.cfg.Rehome.MaxMoves {
 		t.Fatalf("ranks take part in %v moves", part)
 	}
 }

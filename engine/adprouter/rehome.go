@@ -2,20 +2,15 @@ package adprouter
 
 import "fmt"
 
-const (
-	// repay is how many times a move must save what its copy costs, besides what
-	// else it must save: both ranks and all that share their links pay for it.
-	repay = 4
-	// copiesPerRank is in how many moves under way a rank takes part. If copies
-	// are slower than the configuration says, there are fewer moves.
-	copiesPerRank = 2
-)
+// repay is how many times a move must save what its copy costs, besides what else
+// it must save: both ranks and all that share their links pay for it.
+const repay = 4
 
 // Rehome says when a bound conversation leaves a home that is much busier than
 // another rank and takes its blocks along. Work is in prefill tokens.
 type Rehome struct {
 	On       bool
-	MaxMoves int   // started in one call of Route
+	MaxMoves int   // started in one call of Route, and under way at one rank: where copies are slow there are fewer
 	Gain     Milli // part of the work before the first token that must be saved
 	MinGain  int   // work that must be saved
 	CopyCost Milli // of the blocks of one token, in prefill tokens
@@ -90,7 +85,7 @@ func (r *Router) rehome(batch []Item, i int, bound *binding, home bool) bool {
 // While its last turn still waits there, the copy would miss that turn, and it
 // would be computed twice.
 func (r *Router) mayMove(bound *binding) bool {
-	return r.started < r.cfg.Rehome.MaxMoves && r.bind.moves.busy[bound.rank] < copiesPerRank &&
+	return r.started < r.cfg.Rehome.MaxMoves && r.bind.moves.busy[bound.rank] < r.cfg.Rehome.MaxMoves &&
 		(bound.moved == 0 || r.bind.touches-bound.moved >= uint64(r.cfg.Rehome.Cooldown)) &&
 		r.done[bound.rank] >= bound.mark
 }
@@ -153,7 +148,7 @@ func (h *Rehome) copying(tokens int64) int64 { return (tokens*int64(h.CopyCost) 
 func (r *Router) calmest(it *Item, home int) int {
 	best, least := -1, int64(0)
 	for rank := range r.active {
-		if rank == home || !r.open(it, rank) || r.bind.moves.busy[rank] >= copiesPerRank {
+		if rank == home || !r.open(it, rank) || r.bind.moves.busy[rank] >= r.cfg.Rehome.MaxMoves {
 			continue
 		}
 		if w := r.outlook(rank); best < 0 || w < least {

@@ -109,19 +109,21 @@ func (c *Core) borrow(s *sequence, h *transfer.Handle) bool {
 	return true
 }
 
-// borrowed goes on to prefill after a pull. Blocks of a pull that was not
-// confirmed are computed anew, so that all of the conversation can be shared.
+// borrowed puts a request whose pull is over in its place in the queue. What came
+// is in the index, as if it had been computed here, and takes no room while the
+// request waits. Blocks of a pull that was not confirmed are computed anew.
 func (c *Core) borrowed(s *sequence, ok bool) {
-	if !c.enter(s, request.Prefill) {
-		return
+	if ok && c.cfg.BlockReuse {
+		b := c.cfg.BlockTokens
+		for i := s.pull.have; i < s.Offered/b; i++ {
+			c.kv.Commit(s.Table[i], s.parent(i), s.hashes[i], s.tokens[i*b:(i+1)*b])
+		}
 	}
-	if ok {
-		s.settle(s.Offered)
-		c.commit(s)
-		c.stats.PrefixHitTokens += uint64(s.Computed - s.cached)
-		s.cached = s.Computed
+	c.sch.Requeue(&s.Seq)
+	s.done, s.committed = 0, 0
+	if c.enter(s, request.Waiting) {
+		s.likely = c.likely(s)
 	}
-	c.sch.Received(&s.Seq)
 	c.settleLoan(s, ok, ok)
 }
 

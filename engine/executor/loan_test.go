@@ -54,7 +54,7 @@ func TestLoanMovesAConversation(t *testing.T) {
 			t.Errorf("waits to borrow: %+v", l)
 		}
 		b.step(0)
-		if l := b.Load(); l.Waiting != 0 || l.QueuedPrefill != len(q.Prompt)-40 || l.FreeBlocks != 40-12 {
+		if l := b.Load(); l.Waiting != 0 || l.QueuedPrefill != len(q.Prompt)-40 || l.FreeBlocks != 40-10 {
 			t.Errorf("pulls: %+v", l)
 		}
 		for len(m.order) > 0 {
@@ -139,33 +139,50 @@ func TestLoanThatFails(t *testing.T) {
 }
 
 func TestLoanNotNeeded(t *testing.T) {
-	for _, late := range []bool{false, true} {
-		m, q := moving(t, func(c *Config) { c.MaxNumTokens = 64 })
-		h := m.lend(0, 77, q)
-		b := m.ranks[1]
-		same := ask(3, 1, count(0, 41)...)
-		if late { // both arrive before either runs: the loan is judged again at admission
-			b.submit(same, nil)
-		} else {
-			b.submit(same, nil)
-			b.drainQueue(0)
-		}
-		cl := b.submit(q, h)
-		for range 3 {
-			b.step(0)
-		}
-		if want := []Borrowed{{ID: 2, Transfer: 77, OK: true}}; !slices.Equal(cl.loans, want) {
-			t.Errorf("late %v: %+v", late, cl.loans)
-		}
-		if got := m.ranks[0].Abort(0, 77); got != AbortAborted {
-			t.Errorf("release: %v", got)
-		}
-		m.ranks[0].collect()
-		m.settle()
-		m.verifyEnd(t)
-		if m.blocks != 0 || cl.usage.CachedTokens < 40 || m.ranks[0].Stats().LeasesExpired != 0 {
-			t.Errorf("late %v: %d blocks moved, %+v", late, m.blocks, cl.usage)
-		}
+	m, q := moving(t, func(c *Config) { c.MaxNumTokens = 64 })
+	h := m.lend(0, 77, q)
+	b := m.ranks[1]
+	b.submit(ask(3, 1, count(0, 41)...), nil)
+	b.drainQueue(0)
+	cl := b.submit(q, h)
+	for range 3 {
+		b.step(0)
+	}
+	if want := []Borrowed{{ID: 2, Transfer: 77, OK: true}}; !slices.Equal(cl.loans, want) {
+		t.Errorf("%+v", cl.loans)
+	}
+	if got := m.ranks[0].Abort(0, 77); got != AbortAborted {
+		t.Errorf("release: %v", got)
+	}
+	m.ranks[0].collect()
+	m.settle()
+	m.verifyEnd(t)
+	if m.blocks != 0 || cl.usage.CachedTokens < 40 || m.ranks[0].Stats().LeasesExpired != 0 {
+		t.Errorf("%d blocks moved, %+v", m.blocks, cl.usage)
+	}
+}
+
+// The blocks come while the request waits for its turn, and are nobody's until then.
+func TestBorrowerFetchesBeforeItsTurn(t *testing.T) {
+	m, q := moving(t, func(c *Config) { c.MaxNumTokens = 8 })
+	b := m.ranks[1]
+	b.submit(ask(8, 1, count(20, 40)...), nil) // five steps
+	cl := b.submit(q, m.lend(0, 77, q))
+	b.step(0)
+	for len(m.order) > 0 {
+		m.moves[77].advance()
+	}
+	if st := b.Stats(); !slices.Equal(cl.loans, []Borrowed{{ID: 2, Transfer: 77, OK: true, Pulled: true}}) || st.Waiting != 1 || b.prefilled != 8 ||
+		st.BlocksReusable < 10 || m.ranks[0].Stats().HandoffsOpen != 0 {
+		t.Errorf("after the pull: %+v, %d prefilled, %+v", cl.loans, b.prefilled, st)
+	}
+	if l := b.Load(); l.QueuedPrefill != 32+len(q.Prompt)-40 {
+		t.Errorf("%+v: what came is not work", l)
+	}
+	m.settle()
+	m.verifyEnd(t)
+	if cl.usage.CachedTokens != 40 || b.clients[8].finish != request.FinishLength || m.blocks != 10 {
+		t.Errorf("%+v, %d blocks moved", cl.usage, m.blocks)
 	}
 }
 

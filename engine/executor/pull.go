@@ -73,9 +73,11 @@ func (c *Core) startPull(s *sequence, have int) {
 	p.blocks = c.blocksFor(s.Offered) - have
 	c.recvOpen++
 	c.recvBlocks += p.blocks
-	s.cached = min(have*c.cfg.BlockTokens, len(s.req.Prompt))
-	s.admitted = true
-	c.countPrefix(s)
+	if !s.Borrows { // else it is yet to be admitted
+		s.cached = min(have*c.cfg.BlockTokens, len(s.req.Prompt))
+		s.admitted = true
+		c.countPrefix(s)
+	}
 	c.retime(s)
 	held := have * c.cfg.BlockTokens / p.handle.Layout.BlockTokens
 	order := transfer.Pull{

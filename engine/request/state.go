@@ -53,9 +53,9 @@ var next = [numStates]uint16{
 	// A failed step sends what it admitted back to the queue as Paused, a held
 	// one as it came.
 	Prefill: set(Prefill, CtxSend, Decode, Last, Waiting, Paused, Closed),
-	// A request that need not borrow any more prefills as any other.
+	// A request that need not borrow, or has borrowed, prefills as any other.
 	GenInit:  set(GenRecv, Waiting, Closed),
-	GenRecv:  set(GenReady, Prefill, Closed),
+	GenRecv:  set(GenReady, Prefill, Waiting, Closed),
 	GenReady: set(Decode, Paused, Closed),
 	Decode:   set(Decode, Last, Paused, Closed),
 	Last:     set(Closed),

@@ -17,6 +17,7 @@ func TestTransitionTable(t *testing.T) {
 		{GenInit, GenRecv},
 		{GenRecv, GenReady},
 		{GenRecv, Prefill},
+		{GenRecv, Waiting},
 		{GenReady, Decode},
 		{Decode, Paused},
 		{CtxSend, Closed},

@@ -8,7 +8,7 @@ func (s *Scheduler) admitPulls() {
 		if len(s.recv.list) >= s.cfg.MaxRecv {
 			return
 		}
-		if q.Borrows && s.waits(q) {
+		if q.Borrows && s.lim.Hold {
 			i++
 			continue
 		}
@@ -23,11 +23,7 @@ func (s *Scheduler) admitPulls() {
 		if s.recvBytes > 0 && s.recvBytes+bytes > s.cfg.MaxRecvBytes {
 			return
 		}
-		fresh := pulled
-		if q.Borrows { // it is a prefill, whose blocks are taken at once
-			fresh = s.blocksFor(q.Known) - len(m.Blocks)
-		}
-		if !s.pullFits(q, m, fresh) {
+		if !s.pullFits(q, m, pulled) {
 			if q.Borrows {
 				s.barred = q
 			}
@@ -35,7 +31,7 @@ func (s *Scheduler) admitPulls() {
 		}
 		s.Remove(q)
 		s.prefix.Use(q, m)
-		q.Table, _ = s.blocks.Take(q.Table, fresh)
+		q.Table, _ = s.blocks.Take(q.Table, pulled)
 		q.Computed = len(m.Blocks) * s.cfg.BlockTokens
 		q.bytes = bytes
 		s.put(q, inReceiving)
@@ -44,11 +40,18 @@ func (s *Scheduler) admitPulls() {
 	}
 }
 
-// waits reports whether a borrower must not start yet. It is a prefill that
-// comes with a shortcut: it goes before none that waits longer, and not while
-// nothing is admitted.
-func (s *Scheduler) waits(q *Seq) bool {
-	return s.lim.Hold || len(s.waiting.list) > 0 && s.waiting.less(s.waiting.list[0], q)
+// kept returns how many blocks a pull of q leaves alone. That of a borrower begins
+// before its turn to prefill, so that the blocks are here by then; it takes no
+// room from the first in line.
+func (s *Scheduler) kept(q *Seq) int {
+	if !q.Borrows || len(s.waiting.list) == 0 || !s.waiting.less(s.waiting.list[0], q) {
+		return 0
+	}
+	head := s.waiting.list[0]
+	if s.cfg.Policy == MaxUtilization {
+		return s.blocksFor(head.Known)
+	}
+	return head.Complete
 }
 
 // pullFits is the admission predicate of pulls. A policy without eviction
@@ -57,8 +60,9 @@ func (s *Scheduler) waits(q *Seq) bool {
 // a request that is paused later computes its K and V here. One that was paused
 // goes before younger pulls.
 func (s *Scheduler) pullFits(q *Seq, m Match, fresh int) bool {
+	free := s.blocks.Free() - s.kept(q)
 	if s.cfg.Policy != MaxUtilization {
-		return q.Complete-len(m.Blocks)+m.Unreferenced <= s.blocks.Free()-s.reserved
+		return q.Complete-len(m.Blocks)+m.Unreferenced <= free-s.reserved
 	}
 	if !q.Borrows && len(s.waiting.list) > 0 && byArrival(s.waiting.list[0], q) {
 		return false
@@ -67,7 +71,7 @@ func (s *Scheduler) pullFits(q *Seq, m Match, fresh int) bool {
 	if len(s.running.list)+len(s.recv.list)+len(s.loading.list) > 0 {
 		need += s.headroom()
 	}
-	return need <= s.blocks.Free()
+	return need <= free
 }
 
 // admit starts waiting requests, first in line first, as long as the policy and

@@ -21,7 +21,7 @@ type Seq struct {
 	Ahead    bool    // the newest of Known is still being sampled
 	Last     bool    // and after it there are no more: it gets no rows
 	Offered  int     // tokens that a pull brings, for GenInit
-	Borrows  bool    // for GenInit: prefills after the pull, which is only an optimisation
+	Borrows  bool    // for GenInit: waits to prefill after the pull, which is only an optimisation
 	Forks    int     // sequences that will start with its first token and count as running then
 	Complete int     // blocks that it and its Forks need until their end
 	Table    []int32 // its blocks, in order
