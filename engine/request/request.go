@@ -94,6 +94,7 @@ type Shown struct {
 	Stop        []string // stop strings
 	IncludeStop bool     // show the stop string that ended the request
 	Hidden      []int32  // tokens that give no text
+	Special     []int32  // special tokens that give theirs all the same
 }
 
 // Text is the incremental detokeniser and stop-string matcher of one request.

@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -22,9 +23,10 @@ func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) string {
 type Stream struct {
 	t           *Tokenizer
 	skipSpecial bool
-	started     bool   // some token was decoded, the rules for the first one are over
-	strip       int    // spaces still to be taken off the start
-	pending     string // bytes of an incomplete character, at most 3
+	started     bool    // some token was decoded, the rules for the first one are over
+	strip       int     // spaces still to be taken off the start
+	pending     string  // bytes of an incomplete character, at most 3
+	shown       []int32 // special tokens that are text
 }
 
 // NewStream starts decoding what follows promptTail: the last few prompt ids
@@ -43,6 +45,12 @@ func (t *Tokenizer) NewStream(promptTail []int32, skipSpecial bool) *Stream {
 		}
 	}
 	s.pending = trailingBytes(tail)
+	return s
+}
+
+// Show makes text of these special tokens although others are skipped.
+func (s *Stream) Show(ids []int32) *Stream {
+	s.shown = ids
 	return s
 }
 
@@ -70,7 +78,7 @@ func (s *Stream) Flush() string {
 // piece returns the bytes of id at this place of the text.
 func (s *Stream) piece(id int32) string {
 	t := s.t
-	if !t.known(id) || s.skipSpecial && t.special[id] {
+	if !t.known(id) || s.skipSpecial && t.special[id] && !slices.Contains(s.shown, id) {
 		return ""
 	}
 	piece := t.pieces[id]

@@ -22,6 +22,7 @@ type Template struct {
 	compiled *jinja.Template
 	o        Options
 	takes    abilities
+	format   Format
 }
 
 // Input is one conversation to render.
@@ -57,7 +58,7 @@ func NewTemplate(source string, o Options) (*Template, error) {
 	if err != nil {
 		return nil, fmt.Errorf("chat template: %w", err)
 	}
-	return &Template{compiled: compiled, o: o, takes: abilitiesOf(source)}, nil
+	return &Template{compiled: compiled, o: o, takes: abilitiesOf(source), format: formatOf(source)}, nil
 }
 
 // Options returns the values that the template was made with.
