@@ -71,7 +71,6 @@ var foreignWorker = map[string]string{
 	"print_iter_log":                          "see /metrics",
 	"pytorch_backend_config":                  "there is no PyTorch",
 	"quant_config":                            "the quantisation is read off the file",
-	"reasoning_parser":                        "reasoning is not split from the text",
 	"revision":                                "name the revision when the model is fetched",
 	"sampler_type":                            "there is one sampler",
 	"skip_tokenizer_init":                     "the tokenizer is always loaded",

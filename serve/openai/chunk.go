@@ -25,12 +25,14 @@ func NewChunks(e Endpoint, id, model string, created int64) *Chunks {
 
 // Delta is what one event says.
 type Delta struct {
-	Choice   int
-	Text     string
-	Logprobs json.RawMessage // object of this event's tokens, nil = null
-	TokenIDs []int32         // non-nil: sent as token_ids
-	Finish   string          // empty = null
-	Usage    *Usage          // with continuous_usage_stats
+	Choice    int
+	Text      string
+	Reasoning string          // of chat
+	Calls     []ToolCallDelta // of chat
+	Logprobs  json.RawMessage // object of this event's tokens, nil = null
+	TokenIDs  []int32         // non-nil: sent as token_ids
+	Finish    string          // empty = null
+	Usage     *Usage          // with continuous_usage_stats
 }
 
 // AppendRole appends the first event of a choice in a chat stream.
@@ -49,8 +51,7 @@ func (c *Chunks) appendHead(dst []byte, choice int) []byte {
 func (c *Chunks) AppendDelta(dst []byte, d Delta) []byte {
 	dst = c.appendHead(dst, d.Choice)
 	if c.endpoint == Chat {
-		dst = append(dst, `"delta":`...)
-		dst = AppendFirstDelta(dst, Chat, d.Text)
+		dst = AppendFirstDelta(append(dst, `"delta":`...), Chat, d)
 	} else {
 		dst = AppendString(append(dst, `"text":`...), d.Text)
 	}
@@ -95,14 +96,33 @@ func (c *Chunks) AppendUsage(dst []byte, u Usage) []byte {
 	return append(dst, '}')
 }
 
-// AppendFirstDelta appends a delta alone: {"content"} for chat ({} without
-// text), {"text"} for completions. It is the value of a ctx reply's first_delta.
-func AppendFirstDelta(dst []byte, e Endpoint, text string) []byte {
+// AppendFirstDelta appends a delta alone: for chat content, reasoning_content and tool_calls, those that are there, and
+// {"text"} for completions. It is the value of a ctx reply's first_delta.
+func AppendFirstDelta(dst []byte, e Endpoint, d Delta) []byte {
 	if e == Completion {
-		return append(AppendString(append(dst, `{"text":`...), text), '}')
+		return append(AppendString(append(dst, `{"text":`...), d.Text), '}')
 	}
-	if text == "" {
-		return append(dst, `{}`...)
+	dst = append(dst, '{')
+	some := 0
+	member := func(name string) {
+		dst = append(append(comma(dst, some), name...), ':')
+		some++
 	}
-	return append(AppendString(append(dst, `{"content":`...), text), '}')
+	if d.Reasoning != "" {
+		member(`"reasoning_content"`)
+		dst = AppendString(dst, d.Reasoning)
+	}
+	if d.Text != "" {
+		member(`"content"`)
+		dst = AppendString(dst, d.Text)
+	}
+	if len(d.Calls) > 0 {
+		member(`"tool_calls"`)
+		dst = append(dst, '[')
+		for i := range d.Calls {
+			dst = d.Calls[i].appendJSON(comma(dst, i))
+		}
+		dst = append(dst, ']')
+	}
+	return append(dst, '}')
 }

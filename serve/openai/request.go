@@ -40,6 +40,8 @@ type Request struct {
 	// Chat.
 	Messages           []ChatMessage
 	Tools              json.RawMessage // list, nil = none or tool_choice "none"
+	Forced             *ForcedCall     // tool_choice that forces a call; Guided has its form
+	MaxCalls           int             // calls of a choice, 0 = any number
 	ChatTemplate       string
 	ChatTemplateKwargs json.RawMessage // object, nil = none
 
@@ -236,31 +238,6 @@ func (r *Request) finishChatLogprobs() error {
 			return err
 		}
 		r.Logprobs = n
-	}
-	return nil
-}
-
-// finishTools applies tool_choice. Tools are shown to the model through its
-// template; the calls it writes come back as text.
-func (r *Request) finishTools() error {
-	choice := "auto"
-	if raw, ok := r.Body.Get("tool_choice"); ok && !isNull(raw) {
-		if raw[0] != '"' {
-			return Unsupported("tool_choice", "tool_choice that forces a function is not supported: use \"auto\" or \"none\"")
-		}
-		var err error
-		if choice, err = wordOf("tool_choice", raw, "auto", "none", "required"); err != nil {
-			return err
-		}
-	}
-	if choice == "required" {
-		return Unsupported("tool_choice", "tool_choice \"required\" is not supported: use \"auto\" or \"none\"")
-	}
-	if choice == "none" {
-		r.Tools = nil
-	}
-	if raw, ok := r.Body.Get("parallel_tool_calls"); ok && string(raw) == "false" && r.Tools != nil {
-		return Unsupported("parallel_tool_calls", "parallel_tool_calls: false is not supported: leave it out")
 	}
 	return nil
 }

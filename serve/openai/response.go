@@ -91,9 +91,19 @@ type Choice struct {
 
 // Message is the assistant's answer in a chat reply.
 type Message struct {
-	Role    string  `json:"role"`
-	Content string  `json:"content"`
-	Refusal *string `json:"refusal"`
+	Role             string     `json:"role"`
+	Content          *string    `json:"content"` // null: it only calls tools
+	ReasoningContent string     `json:"reasoning_content,omitempty"`
+	ToolCalls        []ToolCall `json:"tool_calls,omitempty"`
+	Refusal          *string    `json:"refusal"`
+}
+
+// Text is the content, empty if there is none.
+func (m *Message) Text() string {
+	if m == nil || m.Content == nil {
+		return ""
+	}
+	return *m.Content
 }
 
 // ChatObject and its kin are the values of "object".

@@ -307,16 +307,18 @@ func (j *job) show(r *request.Request) {
 	if !r.Sampling.IgnoreEOS {
 		hidden = append(hidden, j.EOS...)
 	}
-	r.Shown = &request.Shown{Stop: j.wire.Stop, IncludeStop: j.wire.IncludeStop, Hidden: hidden}
-	text := func() request.Text {
-		return tokenizer.NewMatcher(j.Tokenizer.NewStream(r.Prompt, true), tokenizer.MatchOptions{
-			Stop: r.Shown.Stop, IncludeStop: r.Shown.IncludeStop, Hidden: r.Shown.Hidden, MinTokens: r.Sampling.MinTokens,
-		})
-	}
-	r.Text = text()
+	r.Shown = &request.Shown{Stop: j.wire.Stop, IncludeStop: j.wire.IncludeStop, Hidden: hidden, Special: j.markers()}
+	r.Text = j.text(r)
 	for range r.Answers() - 1 {
-		r.ForkTexts = append(r.ForkTexts, text())
+		r.ForkTexts = append(r.ForkTexts, j.text(r))
 	}
+}
+
+// text makes text of one choice's tokens.
+func (j *job) text(r *request.Request) request.Text {
+	return tokenizer.NewMatcher(j.Tokenizer.NewStream(r.Prompt, true).Show(r.Shown.Special), tokenizer.MatchOptions{
+		Stop: r.Shown.Stop, IncludeStop: r.Shown.IncludeStop, Hidden: r.Shown.Hidden, MinTokens: r.Sampling.MinTokens,
+	})
 }
 
 // checkModel refuses a name that is not served; no name means the only model.

@@ -24,7 +24,7 @@ func TestChatReply(t *testing.T) {
 	}
 	res := decode[openai.Response](t, text)
 	c := res.Choices[0]
-	if res.ID != "chatcmpl-abc" || res.Object != "chat.completion" || res.Model != "tiny" || c.Message.Content != "Paris é!" || c.FinishReason != "stop" {
+	if res.ID != "chatcmpl-abc" || res.Object != "chat.completion" || res.Model != "tiny" || c.Message.Text() != "Paris é!" || c.FinishReason != "stop" {
 		t.Errorf("reply %s", text)
 	}
 	if u := res.Usage; u.PromptTokens != 17 || u.CompletionTokens != 10 || u.TotalTokens != 27 || u.Cached() != 2 {

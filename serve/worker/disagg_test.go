@@ -77,7 +77,7 @@ func TestSplitReply(t *testing.T) {
 		t.Error("prompt ids came in the wrong form")
 	}
 	gen := decode[openai.Response](t, text)
-	if gen.Choices[0].Message.Content != "Paris" || gen.Choices[0].FinishReason != "stop" {
+	if gen.Choices[0].Message.Text() != "Paris" || gen.Choices[0].FinishReason != "stop" {
 		t.Errorf("gen reply %s", text)
 	}
 	if gen.Usage.CompletionTokens != 6 || gen.Usage.Cached() != 2 || gen.Created != ctx.Created {

@@ -9,6 +9,7 @@ import (
 	"tandem/engine/request"
 	"tandem/engine/runner"
 	"tandem/engine/tokenizer"
+	"tandem/engine/tokenizer/chat"
 )
 
 // Engine is what a Server needs of the engine; FromRunner makes one.
@@ -55,7 +56,8 @@ type Backend struct {
 	// Foreign renders a chat by the request's own template, a program of a stranger, as Template.Render does by the model's;
 	// nil: such requests are refused.
 	Foreign  func(ctx context.Context, source string, messages, tools, kwargs json.RawMessage) (string, error)
-	EOS      []int32 // nil = the tokenizer's
+	EOS      []int32     // nil = the tokenizer's
+	Format   chat.Format // of the model's answers to chats
 	Defaults Defaults
 
 	guides *guides // made by Attach

@@ -85,12 +85,15 @@ func (j *job) response(all []answer, used request.Usage) (*openai.Response, erro
 
 // choice is the reply's choice number i.
 func (j *job) choice(i int, a *answer) openai.Choice {
-	c := openai.Choice{Index: i, FinishReason: string(a.last.Finish)}
-	text := j.echoed() + string(a.text)
+	divide := j.divide(i)
+	goesOn := a.last.Finish == request.FinishNotFinished
+	var d openai.Delta
+	divide.next(&d, j.echoed()+string(a.text), !goesOn)
+	c := openai.Choice{Index: i, FinishReason: divide.finish(a.last.Finish)}
 	if j.wire.Endpoint == openai.Chat {
-		c.Message = &openai.Message{Role: "assistant", Content: text}
+		c.Message = message(&d)
 	} else {
-		c.Text = &text
+		c.Text = &d.Text
 	}
 	if j.wire.Logprobs >= 0 {
 		lp := logprobs{job: j}
@@ -102,8 +105,8 @@ func (j *job) choice(i int, a *answer) openai.Choice {
 	if j.wire.ReturnTokenIDs {
 		c.TokenIDs = idsOf(a.tokens)
 	}
-	if a.last.Finish == request.FinishNotFinished && len(a.text) > 0 {
-		c.FirstDelta = openai.AppendFirstDelta(nil, j.wire.Endpoint, text)
+	if goesOn && (d.Text != "" || d.Reasoning != "") {
+		c.FirstDelta = openai.AppendFirstDelta(nil, j.wire.Endpoint, d)
 	}
 	return c
 }

@@ -17,8 +17,9 @@ type streamer struct {
 	chunks *openai.Chunks
 	lp     []logprobs // by choice
 	buf    []byte
-	count  int    // completion tokens so far, of all choices
-	echoed []bool // the prompt was shown, by choice
+	count  int        // completion tokens so far, of all choices
+	divide []*divider // by choice
+	echoed []bool     // the prompt was shown, by choice
 	tally  tally
 }
 
@@ -69,6 +70,7 @@ func (st *streamer) begin() error {
 	for i := range st.lp {
 		st.lp[i].job = j
 		shown := j.shown(i)
+		st.divide = append(st.divide, j.divide(i))
 		st.echoed = append(st.echoed, j.req.FirstEmitted)
 		st.count += len(shown)
 		for _, t := range shown {
@@ -90,10 +92,13 @@ func (st *streamer) begin() error {
 func (st *streamer) output(o *runner.Output) error {
 	j := st.x.job
 	st.count += len(o.Tokens)
-	d := openai.Delta{Choice: o.Choice, Text: o.Text}
-	show := o.Text != "" || o.Finish != request.Running
-	if o.Finish != request.Running {
-		d.Finish = string(o.Finish)
+	d := openai.Delta{Choice: o.Choice}
+	ended := o.Finish != request.Running
+	divide := st.divide[o.Choice]
+	divide.next(&d, o.Text, ended)
+	show := ended || d.Text != "" || d.Reasoning != "" || len(d.Calls) > 0
+	if ended {
+		d.Finish = divide.finish(o.Finish)
 	}
 	if j.wire.Echo && !st.echoed[o.Choice] {
 		st.echoed[o.Choice], show = true, true

@@ -49,8 +49,8 @@ func clientScenarios(t *testing.T, folder, interpreter, script string) {
 	if err != nil {
 		t.Errorf("%s: %v", script, err)
 	}
-	if n := bytes.Count(out, []byte("ok  ")); n != 11 {
-		t.Errorf("%d of 11 scenarios passed", n)
+	if n := bytes.Count(out, []byte("ok  ")); n != 12 {
+		t.Errorf("%d of 12 scenarios passed", n)
 	}
 	waitClean(t, settleLimit, c.ctx, c.gen)
 }

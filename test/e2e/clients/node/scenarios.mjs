@@ -154,8 +154,25 @@ async function choices() {
   assert.deepEqual(streamed, texts);
 }
 
+async function tools() {
+  const more = {
+    messages: [{ role: 'user', content: 'What will the weather be in Rome?' }], max_tokens: 100,
+    tools: [{ type: 'function', function: { name: 'weather', parameters: {
+      type: 'object', properties: { city: { enum: ['Paris', 'Rome'] } }, required: ['city'], additionalProperties: false } } }],
+    tool_choice: { type: 'function', function: { name: 'weather' } },
+  };
+  const whole = (await ask(more)).choices[0];
+  const [call] = whole.message.tool_calls;
+  assert.equal(whole.finish_reason, 'tool_calls');
+  assert.equal(whole.message.content, null);
+  assert.ok(['Paris', 'Rome'].includes(JSON.parse(call.function.arguments).city));
+  const final = await client.chat.completions.stream({ model, temperature: 0, ...more }).finalChatCompletion();
+  assert.equal(final.choices[0].message.tool_calls[0].function.arguments, call.function.arguments);
+  assert.equal(final.choices[0].finish_reason, 'tool_calls');
+}
+
 let failed = 0;
-for (const scenario of [choices, chat, stream, usageInLastChunk, stop, seed, logprobs, errorObjects, abortInMidStream, multiTurn, modelsList]) {
+for (const scenario of [choices, tools, chat, stream, usageInLastChunk, stop, seed, logprobs, errorObjects, abortInMidStream, multiTurn, modelsList]) {
   try {
     await scenario();
     console.log('ok  ', scenario.name);

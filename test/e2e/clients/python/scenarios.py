@@ -5,6 +5,7 @@ usage: scenarios.py BASE_URL MODEL
 Prints a line for each scenario and exits with 1 if one fails.
 """
 
+import json
 import sys
 import traceback
 
@@ -166,7 +167,40 @@ def choices(client, model):
     assert len(best.choices) == 2 and best.usage.completion_tokens == 32, best
 
 
-SCENARIOS = [choices, chat, stream, usage_in_last_chunk, stop, seed, logprobs, error_objects, abort_in_mid_stream, multi_turn, models_list]
+def tools(client, model):
+    weather = {"type": "function", "function": {"name": "weather", "description": "Tells the weather.", "parameters": {
+        "type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+        "required": ["city", "days"], "additionalProperties": False}}}
+    now = {"type": "function", "function": {"name": "now"}}
+    messages = [{"role": "user", "content": "What will the weather be in Rome?"}]
+
+    def ask(**more):
+        return client.chat.completions.create(
+            model=model, messages=messages, tools=[weather, now], temperature=0, max_tokens=200, **more)
+
+    for choice in ({"type": "function", "function": {"name": "weather"}}, "required"):
+        whole = ask(tool_choice=choice, parallel_tool_calls=False).choices[0]
+        call = whole.message.tool_calls[0]
+        assert whole.finish_reason == "tool_calls" and whole.message.content is None and call.id and call.type == "function", whole
+        arguments = json.loads(call.function.arguments)
+        if call.function.name == "weather":
+            assert arguments["city"] in ("Paris", "Rome") and 1 <= arguments["days"] <= 9, arguments
+        else:
+            assert call.function.name == "now" and arguments == {}, whole
+        got = {"arguments": ""}
+        for chunk in ask(tool_choice=choice, parallel_tool_calls=False, stream=True):
+            for piece in chunk.choices[0].delta.tool_calls or []:
+                assert piece.index == 0, piece
+                got["id"] = piece.id or got.get("id")
+                got["name"] = piece.function.name or got.get("name")
+                got["arguments"] += piece.function.arguments
+            finish = chunk.choices[0].finish_reason
+        assert got["id"] and got["name"] == call.function.name and got["arguments"] == call.function.arguments and finish == "tool_calls", (got, whole)
+    messages += [{"role": "assistant", "content": None, "tool_calls": [call.model_dump()]}, {"role": "tool", "tool_call_id": call.id, "content": "Rain."}]
+    assert ask(tool_choice="none").choices[0].message.content
+
+
+SCENARIOS = [choices, tools, chat, stream, usage_in_last_chunk, stop, seed, logprobs, error_objects, abort_in_mid_stream, multi_turn, models_list]
 
 
 def main():
