@@ -191,6 +191,7 @@ type Stats struct {
 	PrefixHitTokens   uint64
 	PrefixQueryTokens uint64
 	EvictedBlocks     uint64
+	WindowFreed       uint64 // blocks given back by running requests whose window had passed them
 	PendingShare      uint64 // tokens shared with requests that had still to compute them
 	LeasesExpired     uint64
 	StalePulls        uint64

@@ -73,6 +73,7 @@ func (c *Core) land(f *flight, i int, r Sampled) {
 	if len(s.Table) > 0 { // else it was paused, and maybe cancelled then, and the blocks are gone
 		s.done += planned.Tokens
 		c.commit(s)
+		c.trim(s)
 	}
 	if closed {
 		c.retire(s) // cancelled while it ran: its blocks are good, its token is not

@@ -49,6 +49,7 @@ type Config struct {
 
 	Vocab        int // token ids are below this
 	Blocks       int // N, blocks in the pool
+	Window       int // positions that a query reads, its own the last; 0 = all before it
 	BlockTokens  int // B, a power of two
 	MaxBatch     int // requests a step
 	MaxNumTokens int // rows a step
@@ -113,6 +114,7 @@ func (c Config) Validate() error {
 	bad(c.Vocab < 1, "vocab %d must be at least 1", c.Vocab)
 	bad(c.BlockTokens < 1 || c.BlockTokens&(c.BlockTokens-1) != 0, "tokens_per_block %d is not a power of two", c.BlockTokens)
 	bad(c.Blocks < 1, "the KV pool has %d blocks: give it more memory or lower max_seq_len", c.Blocks)
+	bad(c.Window < 0, "window %d must not be negative", c.Window)
 	bad(c.MaxBatch < 1, "max_batch_size %d must be at least 1", c.MaxBatch)
 	bad(c.MaxNumTokens < c.BlockTokens+1, "max_num_tokens %d must exceed tokens_per_block %d", c.MaxNumTokens, c.BlockTokens)
 	bad(c.MaxSeqLen < 2, "max_seq_len %d must be at least 2", c.MaxSeqLen)

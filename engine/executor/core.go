@@ -84,7 +84,7 @@ func New(cfg Config) (*Core, error) {
 	}
 	cfg.MaxBatch = cfg.EffectiveBatch()
 	cfg.Layout.BlockTokens = cfg.BlockTokens
-	pool := kvcache.Config{Blocks: cfg.Blocks, BlockTokens: cfg.BlockTokens}
+	pool := kvcache.Config{Blocks: cfg.Blocks, BlockTokens: cfg.BlockTokens, Windows: cfg.Window > 0}
 	if cfg.BlockReuse {
 		pool.Partial, pool.Events, pool.Tiers = cfg.PartialReuse, cfg.EventBuffer, cfg.Tiers
 	}

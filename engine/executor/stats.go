@@ -57,7 +57,7 @@ func (c *Core) fenced(s *sequence) (n int) {
 		return 0
 	}
 	for _, id := range s.Table {
-		if c.kv.Refs(id) == 1 {
+		if id >= 0 && c.kv.Refs(id) == 1 {
 			n++
 		}
 	}
@@ -194,6 +194,12 @@ func (c *Core) checkSequence(s *sequence) error {
 		return err
 	}
 	for i, id := range s.Table {
+		if id < 0 {
+			if i >= c.behind(s) {
+				return fmt.Errorf("the block at %d is gone, and the window reaches it from %d on", i, s.done)
+			}
+			continue
+		}
 		if c.kv.Inbound(id) && s.holds&holdOffload == 0 && s.State != request.Closed {
 			return fmt.Errorf("HO-3: block %d at %d has no content yet, and nothing keeps the request from reading it", id, i)
 		}

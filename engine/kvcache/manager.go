@@ -16,6 +16,7 @@ type Config struct {
 	Partial     bool // remember tokens, so that beginnings of blocks can be matched
 	Events      int  // changes of the index kept for readers, 0 = none
 	Tiers       Tiers
+	Windows     bool // tables let go of their beginnings, with ReleaseHead
 }
 
 // block is the record of one block. It is in a free list if and only if
@@ -141,6 +142,9 @@ func (m *Manager) Share(ids []int32) {
 func (m *Manager) Release(table []int32) {
 	for i := len(table) - 1; i >= 0; i-- {
 		id := table[i]
+		if id < 0 {
+			continue // ReleaseHead was here
+		}
 		b := &m.blocks[id]
 		if b.ref--; b.ref < 0 {
 			panic(fmt.Sprintf("kvcache: block %d released more often than taken", id))
@@ -152,6 +156,20 @@ func (m *Manager) Release(table []int32) {
 			m.refresh(b.hash) // a child behind it may just have become the newest
 		}
 	}
+}
+
+// ReleaseHead releases the first n blocks of a table whose owner will not read
+// them again, and leaves -1 in their places. It returns how many there were still.
+func (m *Manager) ReleaseHead(table []int32, n int) (released int) {
+	from := n
+	for from > 0 && table[from-1] >= 0 {
+		from--
+	}
+	m.Release(table[from:n])
+	for i := from; i < n; i++ {
+		table[i] = -1
+	}
+	return n - from
 }
 
 // park puts an unreferenced block into its free list.

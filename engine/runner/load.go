@@ -274,7 +274,7 @@ func ends(lists ...[]int32) (all []int32) {
 // ranks when nobody says how large they should be, 0 = unknown.
 func (o *LoadOptions) sizes(m model.Config, ranks comm.Span, share int64) (executor.Config, tensor.KVShape) {
 	core := o.Core
-	core.Vocab = m.Vocab
+	core.Vocab, core.Window = m.Vocab, m.Reach()
 	if core.MaxSeqLen == 0 || core.MaxSeqLen > m.Context {
 		if core.MaxSeqLen > m.Context {
 			o.Logger.Warn("max_seq_len is more than the model was made for", "max_seq_len", core.MaxSeqLen, "using", m.Context)

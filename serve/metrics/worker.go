@@ -173,6 +173,7 @@ var engineMetrics = []engineMetric{
 	engineCounter("tier_declined_total", "Times at which blocks were computed although a tier had them, since copying takes longer.", func(s *runner.Stats) uint64 { return s.RecomputedCheaper }),
 	engineCounter("conv_overlap_total", "Requests of a conversation that had another one under way.", func(s *runner.Stats) uint64 { return s.ConvOverlap }),
 	engineCounter("dead_tail_demoted_total", "KV blocks that a later turn did not send back and that go first now.", func(s *runner.Stats) uint64 { return s.DeadTails }),
+	engineCounter("window_freed_blocks_total", "KV blocks that running requests gave back because they lie before the sliding window.", func(s *runner.Stats) uint64 { return s.WindowFreed }),
 	engineCounter("evicted_blocks_total", "Cached blocks given up for new ones.", func(s *runner.Stats) uint64 { return s.EvictedBlocks }),
 	engineCounter("lease_expired_total", "Hand-overs that nobody fetched in time.", func(s *runner.Stats) uint64 { return s.LeasesExpired }),
 	engineCounter("stale_pull_total", "Fetches voided because their lease had changed.", func(s *runner.Stats) uint64 { return s.StalePulls }),

@@ -17,7 +17,7 @@ func (w *Worker) Restart() error {
 		return err
 	}
 	w.Core, w.fetch, w.cfg = c, c.Effects, c.Config()
-	w.Model, w.flying = NewModel(w.cfg.Vocab, w.cfg.Blocks, w.cfg.BlockTokens), nil
+	w.Model, w.flying = modelOf(&w.cfg), nil
 	w.shelf, w.strict = w.shelf.restart(), strict{}
 	c.Restore(w.shelf.known)
 	for _, id := range w.Order {

@@ -19,7 +19,15 @@ type slot struct {
 type Model struct {
 	Vocab       int
 	BlockTokens int
+	Window      int // positions that a query reads, its own the last; 0 = all
 	slots       []slot
+}
+
+// modelOf makes the model of a worker.
+func modelOf(cfg *executor.Config) *Model {
+	m := NewModel(cfg.Vocab, cfg.Blocks, cfg.BlockTokens)
+	m.Window = cfg.Window
+	return m
 }
 
 // NewModel makes a model with a cache of the given blocks.
@@ -62,11 +70,22 @@ func (m *Model) Spoil(b *executor.Batch) {
 	}
 }
 
-// Next reads all positions of a row and returns what the next tokens are drawn from. known are the
-// tokens that the row's request really has: any other slot content is an error.
+// Next reads all positions of a row, or those that its window reaches, and returns what the next tokens are
+// drawn from. known are the tokens that the row's request really has: any other slot content is an error.
 func (m *Model) Next(root blockhash.Hash, r executor.Row, known []int32) (uint64, error) {
 	h := seed(root)
+	first := 0
+	if m.Window > 0 {
+		first = r.Pos + 1 - m.Window
+	}
 	for p := range r.Pos + len(r.Tokens) {
+		if p < first {
+			h = mix(h, known[p])
+			continue
+		}
+		if r.Pages[p/m.BlockTokens] < 0 {
+			return 0, fmt.Errorf("sim: request %d reads position %d, whose block is gone", r.Request.ID, p)
+		}
 		s := m.block(r.Pages[p/m.BlockTokens])[p%m.BlockTokens]
 		if want := (slot{token: known[p], pos: int32(p), root: root.Wire()}); s != want {
 			return 0, fmt.Errorf("sim: request %d reads %+v at position %d of block %d, want %+v",

@@ -123,7 +123,7 @@ func (w *Worker) untouched(b *executor.Batch) error {
 	}
 	for _, r := range b.Rows {
 		for _, id := range r.Pages {
-			if w.strict.recv[id] {
+			if id >= 0 && w.strict.recv[id] {
 				return fmt.Errorf("sim: INV-17: request %d has block %d during a pull", r.Request.ID, id)
 			}
 		}

@@ -37,7 +37,7 @@ type StormLog struct {
 	Resumed, Emptied, Stuck, Shelved       int
 	Failed                                 map[request.Code]int
 
-	Recomputed, Stale, Expired, Paused, Evicted, Hits, Onboarded, BadMoves uint64
+	Recomputed, Stale, Expired, Paused, Evicted, Hits, Onboarded, BadMoves, Passed uint64
 }
 
 // Storm is a seeded run of random clients at a ctx and a gen worker, or a mixed
@@ -119,6 +119,9 @@ func (s *Storm) config(role executor.Role, b int) executor.Config {
 	if rng.IntN(2) == 0 {
 		c.Tiers = kvcache.Tiers{HostBlocks: 1 + rng.IntN(c.Blocks), DiskBlocks: rng.IntN(2 * c.Blocks), MinPriority: 30}
 		c.OnboardAlways = rng.IntN(3) > 0
+	}
+	if s.Seed%3 == 0 { // both workers serve one model
+		c.Window = 1 + int(s.Seed*7%50)
 	}
 	return c
 }
@@ -330,6 +333,7 @@ func (s *Storm) sum(w *Worker) {
 	w.Rows, w.Fed = 0, 0
 	l.Recomputed, l.Stale, l.Expired = l.Recomputed+st.Recomputed, l.Stale+st.StalePulls, l.Expired+st.LeasesExpired
 	l.Paused, l.Evicted, l.Hits = l.Paused+st.Paused, l.Evicted+st.EvictedBlocks, l.Hits+st.PrefixHitTokens
+	l.Passed += st.WindowFreed
 	l.Onboarded, l.BadMoves = l.Onboarded+st.OnboardBytes, l.BadMoves+st.TierFailed
 }
 
@@ -343,6 +347,7 @@ func (l *StormLog) Add(o *StormLog) {
 	l.Jumps, l.Fatals, l.Resumed, l.Emptied = l.Jumps+o.Jumps, l.Fatals+o.Fatals, l.Resumed+o.Resumed, l.Emptied+o.Emptied
 	l.Recomputed, l.Stale, l.Expired = l.Recomputed+o.Recomputed, l.Stale+o.Stale, l.Expired+o.Expired
 	l.Paused, l.Evicted, l.Hits = l.Paused+o.Paused, l.Evicted+o.Evicted, l.Hits+o.Hits
+	l.Passed += o.Passed
 	l.Stuck, l.Shelved, l.Onboarded, l.BadMoves = l.Stuck+o.Stuck, l.Shelved+o.Shelved, l.Onboarded+o.Onboarded, l.BadMoves+o.BadMoves
 	for code, n := range o.Failed {
 		l.Failed[code] += n

@@ -54,6 +54,7 @@ func TestFaultStorm(t *testing.T) {
 		"recomputed": int(sum.Recomputed), "stale pulls": int(sum.Stale), "expired leases": int(sum.Expired),
 		"pauses": int(sum.Paused), "evicted blocks": int(sum.Evicted), "prefix hits": int(sum.Hits),
 		"moves between tiers": sum.Shelved, "stuck tiers": sum.Stuck, "bytes brought back": int(sum.Onboarded), "failed moves": int(sum.BadMoves),
+		"blocks that a window had passed": int(sum.Passed),
 	} {
 		if n == 0 {
 			t.Errorf("no %s", what)

@@ -91,9 +91,10 @@ func NewWorker(cfg executor.Config) (*Worker, error) {
 	if err != nil {
 		return nil, err
 	}
+	cfg = c.Config()
 	return &Worker{
-		Core: c, fetch: c.Effects, cfg: c.Config(), Tracks: map[request.ID]*Track{},
-		Model: NewModel(cfg.Vocab, cfg.Blocks, cfg.BlockTokens), shelf: newShelf(),
+		Core: c, fetch: c.Effects, cfg: cfg, Tracks: map[request.ID]*Track{},
+		Model: modelOf(&cfg), shelf: newShelf(),
 	}, nil
 }
 

@@ -1,0 +1,62 @@
+package sim
+
+import (
+	"strings"
+	"testing"
+
+	"tandem/engine/request"
+)
+
+// A request of a model whose layers all have a window holds the blocks that the
+// window reaches and the ones that it fills, however long its answer is.
+func TestWindowFreesBlocks(t *testing.T) {
+	for _, overlap := range []Overlap{InTurn, Eager, Lazy} {
+		c := config(4, 40)
+		c.Window, c.MaxNumTokens = 10, 12
+		w := worker(t, c)
+		w.Strict, w.Overlap = true, overlap
+		submit(w, 1, 30, 100)
+		most := 0
+		for w.Tracks[0] == nil || w.Tracks[0].Finish == request.Running {
+			if _, err := w.Step(0); err != nil {
+				t.Fatal(err)
+			}
+			if st := w.Core.Stats(); st.Decoding > 0 {
+				most = max(most, st.BlocksActive)
+			}
+		}
+		mustRun(t, w)
+		verify(t, w)
+		// 10 positions lie in at most 4 blocks of 4; steps ahead fill one more.
+		if st := w.Core.Stats(); most > 5 || st.WindowFreed < 28 {
+			t.Errorf("overlap %v: up to %d blocks while decoding, %d given back", overlap, most, st.WindowFreed)
+		}
+	}
+}
+
+// What the window has passed can be found by later prompts until its room is taken.
+func TestWindowedBlocksAreReused(t *testing.T) {
+	c := config(4, 40)
+	c.Window = 10
+	w := worker(t, c)
+	w.Submit(0, full(0, prompt(0, 30), 20), nil)
+	mustRun(t, w)
+	again := w.Submit(0, full(1, prompt(0, 30), 20), nil)
+	mustRun(t, w)
+	verify(t, w)
+	if again.Usage.CachedTokens != 28 {
+		t.Errorf("%d tokens were found, want 28", again.Usage.CachedTokens)
+	}
+}
+
+// The fake model finds a core that lets go of blocks too early.
+func TestEarlyReleaseIsFound(t *testing.T) {
+	c := config(4, 40)
+	c.Window = 10
+	w := worker(t, c)
+	w.Model.Window = 14 // the core frees for 10
+	submit(w, 1, 30, 40)
+	if err := w.Run(0, 1000); err == nil || !strings.Contains(err.Error(), "is gone") {
+		t.Errorf("error %v", err)
+	}
+}
