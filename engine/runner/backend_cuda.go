@@ -10,6 +10,7 @@ import (
 	"tandem/engine/comm"
 	"tandem/engine/cuda"
 	"tandem/engine/cuda/gpu"
+	"tandem/engine/tensor"
 	"tandem/engine/transfer"
 )
 

@@ -16,9 +16,9 @@ import (
 func (m *machine) place(value bool, block, head, token, i int) []byte {
 	kv, at := &m.kv, 0
 	switch {
-	case kv.F32 && !value:
+	case m.float32s() && !value:
 		at = 4 * (i*kv.BlockTokens + token)
-	case kv.F32:
+	case m.float32s():
 		at = 4 * (token*kv.HeadDim + i)
 	case !value:
 		at = 2 * (i/2*2*kv.BlockTokens + 2*token + i%2)
@@ -31,9 +31,19 @@ func (m *machine) place(value bool, block, head, token, i int) []byte {
 	return kv.Pool.Bytes[block*kv.BlockBytes()+head*kv.TileBytes()+at:]
 }
 
+func (m *machine) float32s() bool { return m.kv.Type == cpu.KVFloat32 }
+
+// kvType is the CPU's cache for a case. What it has not is float32 there.
+func kvType(t cuda.KV) cpu.KVType {
+	if t == cuda.KVBF16 {
+		return cpu.KVBFloat16
+	}
+	return cpu.KVFloat32
+}
+
 func (m *machine) store(value bool, block, head, token, i int, v float64) {
 	e := BF16
-	if m.kv.F32 {
+	if m.float32s() {
 		e = F32
 	}
 	put(e, m.place(value, block, head, token, i), v)
@@ -41,7 +51,7 @@ func (m *machine) store(value bool, block, head, token, i int, v float64) {
 
 func (m *machine) load(value bool, block, head, token, i int) float32 {
 	b := m.place(value, block, head, token, i)
-	if m.kv.F32 {
+	if m.float32s() {
 		return math.Float32frombits(binary.LittleEndian.Uint32(b))
 	}
 	return math.Float32frombits(uint32(binary.LittleEndian.Uint16(b)) << 16)
@@ -54,7 +64,7 @@ func (m *machine) attend(c *Attend) {
 	for i := range c.Sequences {
 		blocks += len(c.Sequences[i].K[0])/c.Dim/c.BlockTokens + 1
 	}
-	m.begin(cpu.KV{Layers: 1, KVHeads: c.KVHeads, HeadDim: c.Dim, BlockTokens: c.BlockTokens, F32: c.KV != cuda.KVBF16}, blocks)
+	m.begin(cpu.KV{Layers: 1, KVHeads: c.KVHeads, HeadDim: c.Dim, BlockTokens: c.BlockTokens, Type: kvType(c.KV)}, blocks)
 	in, out := m.buffer(width), m.buffer(width)
 	m.op(cpu.Op{Kind: cpu.Attention, In: in, Out: out, Heads: c.Heads, Scale: float32(c.Scale)})
 	b := cpu.Batch{RowStart: []int32{0}, PageStart: []int32{0}}
@@ -92,7 +102,7 @@ func (m *machine) attend(c *Attend) {
 // row is a sequence of its own.
 func (m *machine) heads(c *Heads) {
 	rows, width, tokens := len(c.Positions), (c.Heads+2*c.KVHeads)*c.Dim, 16
-	m.begin(cpu.KV{Layers: 1, KVHeads: c.KVHeads, HeadDim: c.Dim, BlockTokens: tokens, F32: true}, rows)
+	m.begin(cpu.KV{Layers: 1, KVHeads: c.KVHeads, HeadDim: c.Dim, BlockTokens: tokens, Type: cpu.KVFloat32}, rows)
 	norm, hidden, fill := m.units(rows, c.Eps)
 	freq := make([]float32, len(c.Freq))
 	for i, f := range c.Freq {
