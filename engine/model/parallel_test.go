@@ -120,6 +120,14 @@ func TestParallelCheck(t *testing.T) {
 			t.Errorf("%+v: error %v, want %q", tc.p, err, tc.want)
 		}
 	}
+	gemma := &Config{Arch: archGemma3, Heads: 4, KVHeads: 2, Hidden: 32, Inter: 64, Vocab: 64}
+	for p, refused := range map[Parallel]bool{
+		{Size: 2}: false, {Size: 2, AttentionDP: true}: false, {Size: 2, AttentionDP: true, SplitMLP: true}: true,
+	} {
+		if err := p.Check(gemma); (err != nil) != refused || err != nil && !strings.Contains(err.Error(), "dense_mlp: split is not supported for gemma3") {
+			t.Errorf("gemma3, %+v: %v", p, err)
+		}
+	}
 	ck := open(t, "qwen3moe-mixed")
 	if err := Build(&recorder{}, ck, Parallel{Size: 5}); err == nil || !strings.Contains(err.Error(), "tensor_parallel_size") {
 		t.Errorf("Build: %v", err)

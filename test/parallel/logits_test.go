@@ -143,8 +143,8 @@ func check(t *testing.T, name string, modes []mode, device open, tol tinymodel.T
 		}
 	}
 	for _, mode := range modes {
-		if e := ck.Config.MoE.Experts; e > 0 && mode.p.Size > e {
-			continue // refused, as engine/model tests: a rank has an expert at least
+		if mode.p.Check(&ck.Config) != nil {
+			continue // engine/model tests which divisions are refused
 		}
 		t.Run(mode.name, func(t *testing.T) {
 			w := newWorld(t, ck, mode, kv, device)
