@@ -32,39 +32,46 @@ func unorder(key uint64) (float32, int) {
 	return math.Float32frombits(b), int(uint32(key))
 }
 
-// row is what the filters and the draw share.
+// row is what the filters and the draw share: the kept tokens, in ascending order of their ids. kernels/cpu keeps them alike,
+// so that both add the same weights in the same order.
 type row struct {
-	logits []float32
-	top    float64 // largest logit
-	inv    float64 // one over the temperature
-	last   uint64  // key of the last kept token
-	floor  float32 // its logit, and
-	lastID int     // its id
+	x   []float32 // their logits
+	ids []int32   // nil: token i is at i
+	top float64   // largest logit
+	inv float64   // one over the temperature
+
+	own    *[]float32 // where a part of them goes
+	ownIDs *[]int32
+}
+
+func (r *row) id(i int) int {
+	if r.ids == nil {
+		return i
+	}
+	return int(r.ids[i])
 }
 
 // cut keeps the tokens up to and including key.
 func (r *row) cut(key uint64) {
-	if key < r.last {
-		r.last = key
-		r.floor, r.lastID = unorder(key)
+	floor, last := unorder(key)
+	x, ids := (*r.own)[:0], (*r.ownIDs)[:0] // of r itself after the first cut: written behind what is read
+	for i, l := range r.x {
+		if l < floor {
+			continue
+		}
+		if id := r.id(i); l > floor || id <= last {
+			x, ids = append(x, l), append(ids, int32(id))
+		}
 	}
+	r.x, r.ids, *r.own, *r.ownIDs = x, ids, x, ids
 }
 
 func (r *row) weight(logit float32) float64 { return expNeg((float64(logit) - r.top) * r.inv) }
 
-// keeps reports whether token id is in the set.
-func (r *row) keeps(id int) bool {
-	l := r.logits[id]
-	return l > r.floor || l == r.floor && id <= r.lastID
-}
-
 // draw applies temperature, top-k, min-p and top-p and draws a token.
 func (s *State) draw(logits []float32, top float32, index int) int {
 	p := s.params
-	r := row{
-		logits: logits, top: float64(top), inv: 1 / p.Temperature,
-		last: math.MaxUint64, floor: -math.MaxFloat32, lastID: len(logits),
-	}
+	r := row{x: logits, top: float64(top), inv: 1 / p.Temperature, own: &s.kept, ownIDs: &s.keptIDs}
 	if p.TopK > 0 && p.TopK < len(logits) {
 		s.topK(&r, p.TopK)
 	}
@@ -79,23 +86,15 @@ func (s *State) draw(logits []float32, top float32, index int) int {
 	return r.pick(s.sums, Uniform(p.Seed, uint64(index), p.Stream)*total)
 }
 
-// weights fills dst with the weights of the drawChunk tokens from id from on, 0
-// for tokens that are not kept, and returns how many there are. Widening the
-// logits in a loop of its own matters: amd64's conversion waits for the old
-// value of its target register, which would otherwise be the previous exp.
+// weights fills dst with the weights of the drawChunk tokens from the one at from on, and returns how many there are. Widening
+// the logits in a loop of its own matters: amd64's conversion waits for the old value of its target register, which would
+// otherwise be the previous exp.
 func (r *row) weights(dst *[drawChunk]float64, from int) int {
-	chunk := r.logits[from:min(from+drawChunk, len(r.logits))]
-	kept := 0
+	chunk := r.x[from:min(from+drawChunk, len(r.x))]
 	for i, l := range chunk {
-		dst[i] = math.Inf(-1)
-		if l > r.floor || l == r.floor && from+i <= r.lastID {
-			dst[i] = float64(l)
-			kept++
+		if dst[i] = float64(l); l != l {
+			dst[i] = math.Inf(-1)
 		}
-	}
-	if kept == 0 {
-		clear(dst[:])
-		return len(chunk)
 	}
 	for i, l := range dst[:len(chunk)] {
 		dst[i] = expNeg((l - r.top) * r.inv)
@@ -108,7 +107,7 @@ func (r *row) weights(dst *[drawChunk]float64, from int) int {
 func (r *row) accumulate(sums *[]float64) float64 {
 	var w [drawChunk]float64
 	sum := 0.0
-	for from := 0; from < len(r.logits); from += drawChunk {
+	for from := 0; from < len(r.x); from += drawChunk {
 		n := r.weights(&w, from)
 		clear(w[n:])
 		sum += sumChunk(&w)
@@ -142,7 +141,7 @@ func (r *row) pick(sums []float64, target float64) int {
 		return -1
 	})
 	if chunk == len(sums) {
-		return r.highestKept(len(r.logits))
+		return r.lastWeighed(len(r.x))
 	}
 	sum := 0.0
 	if chunk > 0 {
@@ -151,20 +150,20 @@ func (r *row) pick(sums []float64, target float64) int {
 	var w [drawChunk]float64
 	for i, v := range w[:r.weights(&w, chunk*drawChunk)] {
 		if sum += v; sum > target {
-			return chunk*drawChunk + i
+			return r.id(chunk*drawChunk + i)
 		}
 	}
-	return r.highestKept(min((chunk+1)*drawChunk, len(r.logits)))
+	return r.lastWeighed(min((chunk+1)*drawChunk, len(r.x)))
 }
 
-// highestKept is the last kept token before end that has any weight.
-func (r *row) highestKept(end int) int {
-	for id := end - 1; id > 0; id-- {
-		if r.keeps(id) && r.weight(r.logits[id]) > 0 {
-			return id
+// lastWeighed is the last kept token before end that has any weight, or the first of all.
+func (r *row) lastWeighed(end int) int {
+	for i := end - 1; i > 0; i-- {
+		if r.weight(r.x[i]) > 0 {
+			return r.id(i)
 		}
 	}
-	return 0
+	return r.id(0)
 }
 
 // topK keeps the k largest logits.
@@ -173,13 +172,13 @@ func (s *State) topK(r *row, k int) {
 		keys := keyPool.Get().(*[]uint64)
 		defer keyPool.Put(keys)
 		r.keys(keys)
-		if k < len(*keys) {
+		if k <= len(*keys) {
 			selectKeys(*keys, k)
 			r.cut(slices.Max((*keys)[:k]))
 		}
 		return
 	}
-	s.heap = largest(s.heap[:0], r.logits, k)
+	s.heap = largest(s.heap[:0], r.x, k)
 	if len(s.heap) == k {
 		r.cut(s.heap[0])
 	}
@@ -190,11 +189,11 @@ func (r *row) minP(p, temperature float64) {
 	// Logits clearly below the bound need no exp.
 	bound := math.Nextafter32(float32(r.top+temperature*(math.Log(p)-1e-6)), float32(math.Inf(-1)))
 	last := uint64(0)
-	for id, l := range r.logits {
+	for i, l := range r.x {
 		if l < bound {
 			continue
 		}
-		if key := order(l, id); key > last && r.keeps(id) && r.weight(l) >= p {
+		if key := order(l, r.id(i)); key > last && r.weight(l) >= p {
 			last = key
 		}
 	}
@@ -229,9 +228,9 @@ var keyPool = sync.Pool{New: func() any { return new([]uint64) }}
 // keys fills dst with the keys of the kept tokens that have any probability.
 func (r *row) keys(dst *[]uint64) {
 	out := (*dst)[:0]
-	for id, l := range r.logits {
-		if r.keeps(id) {
-			out = append(out, order(l, id))
+	for i, l := range r.x {
+		if l >= -math.MaxFloat32 {
+			out = append(out, order(l, r.id(i)))
 		}
 	}
 	*dst = out

@@ -29,7 +29,7 @@ func (s *State) addLogprobs(tok *request.Token, logits []float32, top float32) {
 
 // logNorm returns the logarithm of the sum of exp over a row.
 func logNorm(logits []float32, top float32) float64 {
-	r := row{logits: logits, top: float64(top), inv: 1, floor: -math.MaxFloat32, lastID: len(logits)}
+	r := row{x: logits, top: float64(top), inv: 1}
 	return float64(top) + math.Log(r.accumulate(nil))
 }
 

@@ -253,18 +253,15 @@ static void top_p(kept *s, double p, double total, double temperature)
 // if rounding leaves none.
 static int draw(const kept *s, double target)
 {
-	int from = 0, end = s->n;
-	double sum = 0;
-	for (int c = 0; c < chunks_of(s->n); c++) {
-		if (s->sums[c] > target) {
-			from = c * TM_PICK_CHUNK;
-			end = s->n - from < TM_PICK_CHUNK ? s->n : from + TM_PICK_CHUNK;
-			sum = c > 0 ? s->sums[c - 1] : 0;
-			break;
-		}
+	const int chunks = chunks_of(s->n);
+	int c = 0, end = s->n;
+	while (c < chunks && !(s->sums[c] > target)) c++;
+	if (c < chunks) {
+		double sum = c > 0 ? s->sums[c - 1] : 0;
+		if (end > (c + 1) * TM_PICK_CHUNK) end = (c + 1) * TM_PICK_CHUNK;
+		for (int i = c * TM_PICK_CHUNK; i < end; i++)
+			if ((sum += s->w[i]) > target) return i;
 	}
-	for (int i = from; i < end; i++)
-		if ((sum += s->w[i]) > target) return i;
 	for (int i = end - 1; i > 0; i--)
 		if (s->w[i] > 0) return i;
 	return 0;
