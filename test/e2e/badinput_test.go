@@ -83,7 +83,7 @@ func badRequests() []badRequest {
 		{"repetition_penalty", `0`, "repetition_penalty"},
 		{"min_tokens", `5`, "max_tokens"},
 		{"response_format", `{"type":"xml"}`, "not supported"},
-		{"tool_choice", `"required"`, "not supported"},
+		{"tool_choice", `"required"`, "there are no tools"},
 	} {
 		field(chatPath, f[0], f[1], f[2])
 	}

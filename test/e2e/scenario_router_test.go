@@ -112,9 +112,10 @@ func (s *stub) holds(hashes []uint64) {
 	s.cacheEvent(object{"type": "stored", "parent_hash": nil, "blocks": blocks})
 }
 
+// A wide bound lets the scenario load its workers by what they hold.
 func TestScenario37(t *testing.T) {
 	scenario(t)
-	r := newRig(t, rigOf{ctx: 4, ctxRouter: "{type: kv_cache_aware, tokens_per_block: 32, backfill_block_hashes_on_finish: false}", before: func(r *rig) {
+	r := newRig(t, rigOf{ctx: 4, ctxRouter: "{type: kv_cache_aware, tokens_per_block: 32, backfill_block_hashes_on_finish: false, max_imbalance: 1000}", before: func(r *rig) {
 		for i, s := range r.ctx {
 			s.name = []string{"A", "C", "D", "E"}[i]
 			s.cacheEvent(object{"type": "created", "hash_algo": "tandem-kv1", "num_blocks_per_cache_level": []int{1000}})
