@@ -13,6 +13,9 @@ import (
 // the reading of the cache among all multiprocessors, and one for chunks.
 func (b *Backend) attention(op *pass.Op) (step, error) {
 	a := op.Attn
+	if a.Window > 0 {
+		return nil, fmt.Errorf("attention to a window of %d is not supported on CUDA: bound requests by it", a.Window)
+	}
 	one, err := b.code.find(b.decode.Name)
 	if err != nil {
 		return nil, err

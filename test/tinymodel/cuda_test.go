@@ -81,14 +81,54 @@ func openCUDAConfig(t testing.TB, ck *model.Checkpoint, cfg cuda.Config) cudaRun
 	return cudaRunner{b, ck.Config.Vocab}
 }
 
-// Weights, activations and the cache are bf16, so the tolerance is that of eight
-// bits through a few layers.
-func TestCUDAAgrees(t *testing.T) {
+// cudaModels are those that CUDA runs: none with windows, within which a worker keeps requests of the others.
+func cudaModels(t *testing.T) (out []Model) {
+	t.Helper()
 	models, err := Models()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, m := range models {
+		ck, err := model.Open(m.Path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(ck.Config.Windows) == 0 {
+			out = append(out, m)
+		}
+		_ = ck.Close()
+	}
+	return out
+}
+
+// A window is refused, not overlooked.
+func TestCUDARefusesWindows(t *testing.T) {
+	m, err := Get("mistral-window")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ck, err := model.Open(m.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ck.Close()
+	b, err := cuda.New(cuda.Config{KV: KVShape(ck, 16, tensor.BF16), MaxRows: 256, MaxSeqs: 64, MaxPages: 1024})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if err := model.Build(b, ck, model.Parallel{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Seal(ck.Config.Vocab); err == nil || !strings.Contains(err.Error(), "window") {
+		t.Errorf("a model with a window: %v", err)
+	}
+}
+
+// Weights, activations and the cache are bf16, so the tolerance is that of eight
+// bits through a few layers.
+func TestCUDAAgrees(t *testing.T) {
+	for _, m := range cudaModels(t) {
 		t.Run(m.Name, func(t *testing.T) { Check(t, m, openCUDA, Tolerance{Abs: 0.15, Rel: 0.05}) })
 	}
 }
@@ -131,11 +171,7 @@ func spread(got [][][]float32, m Model) float64 {
 // Logits as a whole are much nearer than single ones may be: by about 1/128, the rounding of bf16, and with an fp8 cache,
 // which has three bits behind the point, by a twentieth.
 func TestCUDALosesLittle(t *testing.T) {
-	models, err := Models()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, m := range models {
+	for _, m := range cudaModels(t) {
 		loses(t, m, tensor.BF16, 0.0125)
 	}
 	m, err := Get("qwen3")

@@ -8,7 +8,6 @@ import (
 
 // coderCall is a call whose parameters stand between tags.
 type coderCall struct {
-	name    string
 	written int            // parameters
 	seen    int            // of rest, up to which no end of a parameter is
 	types   map[string]any // of the function's parameters, by name
