@@ -2,7 +2,6 @@ package router
 
 import (
 	"cmp"
-	"math"
 	"slices"
 
 	"tandem/engine/blockhash"
@@ -51,14 +50,10 @@ func (r *Consistent) Select(req Request) (Selection, error) {
 		return r.grant(in, Load, 1), nil
 	}
 	order(list, key)
-	open, room := int64(0), 0.0
-	for i := range list {
-		open += r.load[list[i].ID]
-		room += capacity(&list[i], r.batch)
-	}
+	s := shareOf(list, r.imbalance, r.batch, r.busy)
 	for i := range list {
 		in := list[i]
-		if float64(r.load[in.ID]+1) > math.Ceil(r.imbalance*float64(open+1)*capacity(&in, r.batch)/room) {
+		if s.full(r.busy(in.ID), capacity(&in, r.batch), 0) {
 			continue
 		}
 		switch {

@@ -2,7 +2,6 @@ package router
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
@@ -86,47 +85,52 @@ func (r *Conversation) Select(req Request) (Selection, error) {
 	if len(list) == 0 {
 		return Selection{}, ErrNoServers
 	}
-	weights := r.weights(&req, list, path) // before the choice is recorded
-	in, why := r.choose(&req, list, path)
-	at := slices.IndexFunc(list, func(o discovery.Instance) bool { return o.ID == in.ID })
-	return r.grant(in, why, weights[at]), nil
+	in, why, like := r.choose(&req, list, path)
+	weight := r.weight(&req, in.ID, path) // of what was there before this leg
+	r.remember(&req, in.ID, why, like, path)
+	return r.grant(in, why, weight), nil
 }
 
-// weights are the content loads of a leg on each instance: on ctx legs without what sessions that live there have of it, since
-// a turn of a long conversation is little work where the turns before it ran. A block of each leg counts anyway.
-func (r *Conversation) weights(req *Request, list []discovery.Instance, path []blockhash.Hash) []int64 {
-	out := make([]int64, len(list))
-	for i := range list {
-		n := len(path)
-		if !req.Generation {
-			n = max(n-r.trie.depth(path, list[i].ID), min(n, 1))
-		}
-		out[i] = int64(n) * int64(r.block)
+// weight is the content load of a leg on an instance: on ctx legs without what sessions that live there have of it, since a turn
+// of a long conversation is little work where the turns before it ran. A block of each leg counts anyway.
+func (r *Conversation) weight(req *Request, instance string, path []blockhash.Hash) int64 {
+	n := len(path)
+	if !req.Generation {
+		n = max(n-r.trie.depth(path, instance), min(n, 1))
 	}
-	return out
+	return int64(n) * int64(r.block)
 }
 
-func (r *Conversation) choose(req *Request, list []discovery.Instance, path []blockhash.Hash) (discovery.Instance, Outcome) {
+// choose takes the instance of the request's session, or of one that began alike, which it returns too, or a new place.
+func (r *Conversation) choose(req *Request, list []discovery.Instance, path []blockhash.Hash) (in discovery.Instance, why Outcome, like *session) {
+	if req.RoutingID != "" {
+		in, why = r.sticky(sessionKey{id: req.RoutingID}, list)
+		return in, why, nil
+	}
+	if like, in = r.match(list, path); like != nil {
+		return in, Implicit, like
+	}
+	return r.place(list), New, nil
+}
+
+// remember records where a request went, for the turns that follow it.
+func (r *Conversation) remember(req *Request, instance string, why Outcome, like *session, path []blockhash.Hash) {
+	if like != nil {
+		r.record(like.key, instance, path)
+		return
+	}
 	if req.RoutingID == "" {
-		if s, in := r.match(list, path); s != nil {
-			r.record(s.key, in.ID, path)
-			return in, Implicit
-		}
 		r.implicits++
-		in := r.place(list)
-		r.record(sessionKey{implicit: true, id: fmt.Sprintf("conv_id:%d", r.implicits)}, in.ID, path)
-		return in, New
+		r.record(sessionKey{implicit: true, id: fmt.Sprintf("conv_id:%d", r.implicits)}, instance, path)
+		return
 	}
-	key := sessionKey{id: req.RoutingID}
 	own := req.RoutingID == req.ConversationID
-	in, why := r.sticky(key, list)
 	if own || why != Sticky {
-		r.record(key, in.ID, pathIf(own, path))
+		r.record(sessionKey{id: req.RoutingID}, instance, pathIf(own, path))
 	}
 	if !own && req.ConversationID != "" {
-		r.record(sessionKey{id: req.ConversationID}, in.ID, path)
+		r.record(sessionKey{id: req.ConversationID}, instance, path)
 	}
-	return in, why
 }
 
 // pathIf gives a session that is known only through an affinity key no path: the content is a child's, not its own.

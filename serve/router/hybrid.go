@@ -86,7 +86,7 @@ type choice struct {
 
 // best scores the instances that have room in their share. Among equals the home wins, then they take turns.
 func (r *Hybrid) best(list []discovery.Instance, ps *prompts, home string) (b choice) {
-	s := r.share(list, r.busy)
+	s := shareOf(list, r.imbalance, r.batch, r.busy)
 	var ties, found []int
 	top, homeAt := 0.0, -1
 	for i := range list {

@@ -49,14 +49,14 @@ func (r *KVAware) Select(req Request) (Selection, error) {
 	}
 	best := make([]int, 0, len(list)) // of the highest score
 	top, matched := 0.0, make([]int, len(list))
-	s := r.share(list, func(instance string) int64 { return r.load[instance] })
+	s := shareOf(list, r.imbalance, r.batch, r.busy)
 	for i := range list {
-		if s.full(r.load[list[i].ID], capacity(&list[i], r.batch), uncrowded) {
+		if s.full(r.busy(list[i].ID), capacity(&list[i], r.batch), uncrowded) {
 			continue
 		}
 		p := ps.of(&list[i])
 		matched[i] = r.blocks.matched(&list[i], p)
-		score := float64(matched[i])/float64(p.padded()) - float64(r.load[list[i].ID])/capacity(&list[i], r.batch)
+		score := float64(matched[i])/float64(p.padded()) - float64(r.busy(list[i].ID))/capacity(&list[i], r.batch)
 		if len(best) == 0 || score > top {
 			best, top = append(best[:0], i), score
 		} else if score == top {
@@ -72,22 +72,23 @@ func (r *KVAware) Select(req Request) (Selection, error) {
 	return r.take(list[i], why, ps.of(&list[i]), matched[i]), nil
 }
 
-// share is how many open requests an instance may have for each place it has.
-type share struct{ perPlace float64 }
+// share divides requests among the places of all instances, so as to bound those of each.
+type share struct{ requests, places float64 }
 
-func (r *KVAware) share(list []discovery.Instance, load func(instance string) int64) share {
-	open, room := int64(0), 0.0
+// shareOf is a multiple of the open requests of a list and one more. batch is the places of instances that do not tell theirs.
+func shareOf(list []discovery.Instance, imbalance float64, batch int, load func(instance string) int64) share {
+	open, places := int64(0), 0.0
 	for i := range list {
 		open += load(list[i].ID)
-		room += capacity(&list[i], r.batch)
+		places += capacity(&list[i], batch)
 	}
-	return share{r.imbalance * float64(open+1) / room}
+	return share{imbalance * float64(open+1), places}
 }
 
 // full reports whether one more is more than the share of an instance with that load and that many places, and more than
 // least. The instance with the least load for its places is never full.
 func (s share) full(load int64, places float64, least int64) bool {
-	return load+1 > least && float64(load+1) > math.Ceil(s.perPlace*places)
+	return load+1 > least && float64(load+1) > math.Ceil(s.requests*places/s.places) // in this order whole shares are exact
 }
 
 // take charges the instance; when the leg ends well its blocks are noted.

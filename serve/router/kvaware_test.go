@@ -409,3 +409,14 @@ type place struct {
 	why     Outcome
 	matched int
 }
+
+// A share that is a whole number is not one more by rounding: of 14 requests each of two workers with 100 places may have 7.
+func TestShareIsExact(t *testing.T) {
+	load := map[string]int64{"A": 7, "B": 6}
+	list := kvServers("A", "B")()
+	list[0].Info.MaxBatchSize, list[1].Info.MaxBatchSize = 100, 100
+	s := shareOf(list, 1, 0, func(instance string) int64 { return load[instance] })
+	if a, b := s.full(7, 100, 0), s.full(6, 100, 0); !a || b {
+		t.Errorf("with %v, full are A %v and B %v", load, a, b)
+	}
+}

@@ -124,6 +124,9 @@ func newLedger() ledger {
 	return ledger{load: map[string]int64{}, decisions: map[Outcome]uint64{}}
 }
 
+// busy is the weight that is charged to an instance. The lock is held.
+func (l *ledger) busy(instance string) int64 { return l.load[instance] }
+
 // grant charges weight to the chosen instance. The lock is held.
 func (l *ledger) grant(in discovery.Instance, why Outcome, weight int64) Selection {
 	l.open++
