@@ -47,11 +47,15 @@ func (s *Scheduler) kept(q *Seq) int {
 	if !q.Borrows || len(s.waiting.list) == 0 || !s.waiting.less(s.waiting.list[0], q) {
 		return 0
 	}
-	head := s.waiting.list[0]
+	return s.room(s.waiting.list[0])
+}
+
+// room returns how many blocks must be left for a request that is first in line.
+func (s *Scheduler) room(q *Seq) int {
 	if s.cfg.Policy == MaxUtilization {
-		return s.blocksFor(head.Known)
+		return s.blocksFor(q.Known)
 	}
-	return head.Complete
+	return q.Complete
 }
 
 // pullFits is the admission predicate of pulls. A policy without eviction

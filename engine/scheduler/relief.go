@@ -73,10 +73,7 @@ func (s *Scheduler) admitShort(long *Seq, short int) {
 	}
 	s.reserved = s.promised()
 	head, places := s.waiting.list[0], s.places()
-	kept := head.Complete
-	if s.cfg.Policy == MaxUtilization {
-		kept = s.blocksFor(head.Known)
-	}
+	kept := s.room(head)
 	if head == long {
 		places--
 	}

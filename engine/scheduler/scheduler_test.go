@@ -200,6 +200,28 @@ func TestOftenPausedBecomesTheOldest(t *testing.T) {
 	}
 }
 
+// TestNobodyPausesWhoWasPausedTooOften: not even who was, too, and is older.
+func TestNobodyPausesWhoWasPausedTooOften(t *testing.T) {
+	p := &pool{total: 10}
+	s, err := New(Config{Policy: MaxUtilization, Chunking: FirstCome, Queue: FCFS, BlockTokens: 4, MaxBatch: 8, MaxNumTokens: 64}, p, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	running := make([]*Seq, 3)
+	for i := range running {
+		running[i] = &Seq{Number: uint64(i), State: request.Decode, front: i < 2, Table: []int32{int32(i)}}
+		running[i].step = s.step + 1
+		s.put(running[i], inRunning)
+	}
+	if v := s.victim(running[0]); v != running[2] {
+		t.Errorf("%d yields, not the youngest", v.Number)
+	}
+	s.Remove(running[2])
+	if v := s.victim(running[0]); v != running[0] {
+		t.Errorf("%d yields, which was paused too often", v.Number)
+	}
+}
+
 func TestAloneWithoutRoomStarves(t *testing.T) {
 	p := &pool{total: 2}
 	s, err := New(Config{Policy: MaxUtilization, Chunking: FirstCome, Queue: FCFS, BlockTokens: 4, MaxBatch: 8, MaxNumTokens: 64}, p, p)
