@@ -107,9 +107,11 @@ func (c *Core) Attach(now time.Duration, m transfer.Attach) {
 	c.serve(s, m)
 }
 
-// serve gives the lease of s to a puller.
+// serve gives the lease of s to a puller. Each gets an epoch of its own, which the
+// handle does not tell: who gave up before it was granted anything cannot end the
+// lease of one that came after it.
 func (c *Core) serve(s *sequence, m transfer.Attach) {
-	if s.lease.attached && s.lease.peer != m.Peer {
+	if s.lease.peer != m.Peer {
 		c.epoch++
 		s.lease.epoch = c.epoch
 	}
@@ -185,14 +187,15 @@ func (c *Core) Detach(now time.Duration, m transfer.Detach) {
 func (c *Core) Release(now time.Duration, m transfer.Release) {
 	c.now = now
 	s := c.byCtx[m.ID]
-	current := s != nil && (!s.lease.attached || s.lease.granted && s.lease.epoch == m.Epoch || s.State == request.CtxSend && s.lease.epoch == m.Epoch)
+	current := s != nil && (!s.lease.attached || s.lease.epoch == m.Epoch && (s.lease.granted || s.State == request.CtxSend))
 	switch {
 	case !current || s.lent:
 		c.stats.UnknownMessages++
 	case s.State == request.CtxSend:
 		c.endLease(s)
 	case s.met():
-		c.lost(transfer.Detach{Peer: s.lease.peer, ID: m.ID, Cancelled: true})
+		c.withdraw(s)
+		c.retime(s)
 	case s.req.GenFirst && s.State.Alive():
 		s.lease.gone = true
 	default:

@@ -55,6 +55,7 @@ func TestReleaseEndsALease(t *testing.T) {
 		"nobody attached":        {nil, func(_ *Core, first uint32) uint32 { return first }, true},
 		"its stream broke":       {[]func(*Core, uint32){attach(1), func(c *Core, _ uint32) { c.Detach(0, transfer.Detach{Peer: 1, ID: 5}) }}, func(_ *Core, first uint32) uint32 { return first }, true},
 		"the break is not known": {[]func(*Core, uint32){attach(1)}, func(c *Core, _ uint32) uint32 { return c.byCtx[5].lease.epoch }, true},
+		"another puller came":    {[]func(*Core, uint32){attach(2)}, func(_ *Core, first uint32) uint32 { return first }, false},
 		"another puller reads":   {[]func(*Core, uint32){attach(1), attach(2)}, func(_ *Core, first uint32) uint32 { return first }, false},
 	} {
 		c, first := leased(t)
