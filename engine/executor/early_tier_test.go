@@ -22,7 +22,7 @@ func TestNothingIsPublishedBeforeItHasCome(t *testing.T) {
 	s := r.byCtx[9]
 	m := transfer.Attach{
 		Peer: 1, ID: 9, Incarnation: "c", Layout: r.Config().Layout, GenFirst: true, Early: true,
-		PromptTokens: len(leg.Prompt), Prompt: promptHash(s, s.chain(len(leg.Prompt)/r.cfg.BlockTokens, r.cfg.BlockTokens), r.cfg.BlockTokens),
+		PromptTokens: len(leg.Prompt), Prompt: r.ownPromptHash(s),
 	}
 	r.Attach(0, m)
 	r.collect()
@@ -55,7 +55,7 @@ func TestNothingIsPublishedBeforeItsStepIsOver(t *testing.T) {
 	s := r.byCtx[9]
 	m := transfer.Attach{
 		Peer: 1, ID: 9, Incarnation: "c", Layout: r.Config().Layout, GenFirst: true, Early: true,
-		PromptTokens: len(leg.Prompt), Prompt: promptHash(s, s.chain(len(leg.Prompt)/r.cfg.BlockTokens, r.cfg.BlockTokens), r.cfg.BlockTokens),
+		PromptTokens: len(leg.Prompt), Prompt: r.ownPromptHash(s),
 	}
 	r.Attach(0, m)
 	r.between = func() {

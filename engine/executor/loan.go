@@ -113,7 +113,7 @@ func (c *Core) borrow(s *sequence, h *transfer.Handle) bool {
 // is in the index, as if it had been computed here, and takes no room while the
 // request waits. Blocks of a pull that was not confirmed are computed anew.
 func (c *Core) borrowed(s *sequence, ok bool) {
-	if ok && c.cfg.BlockReuse {
+	if ok && c.cfg.BlockReuse && !s.private {
 		b := c.cfg.BlockTokens
 		for i := s.pull.have; i < s.Offered/b; i++ {
 			c.kv.Commit(s.Table[i], s.parent(i), s.hashes[i], s.tokens[i*b:(i+1)*b])

@@ -186,6 +186,42 @@ func TestBorrowerFetchesBeforeItsTurn(t *testing.T) {
 	}
 }
 
+// What was lent before a reset is not of the weights after it.
+func TestResetForgetsWhatIsOnItsWay(t *testing.T) {
+	m, q := moving(t, nil)
+	b := m.ranks[1]
+	cl := b.submit(q, m.lend(0, 77, q))
+	b.step(0)
+	for m.moves[77].reply == nil {
+		m.moves[77].advance()
+	}
+	b.ResetCache()
+	m.moves[77].advance()
+	if n := b.Cached(q.Prompt, ""); n != 0 || len(cl.loans) != 1 || !cl.loans[0].OK {
+		t.Errorf("%d tokens can be shared, loan %+v", n, cl.loans)
+	}
+	m.settle()
+	m.verifyEnd(t)
+}
+
+// A puller that came before the leg of a conversation that moves here hears of it.
+func TestLoanMeetsAPullerThatWaits(t *testing.T) {
+	m, q := moving(t, nil)
+	q.Kind, q.TransferID, q.GenFirst = request.ContextOnly, 7, true
+	b := m.ranks[1]
+	b.Attach(0, transfer.Attach{
+		Peer: 99, ID: 7, Incarnation: "i", Layout: b.cfg.Layout, GenFirst: true, PromptTokens: len(q.Prompt),
+		Prompt: b.ownPromptHash(&sequence{req: q, tokens: q.Prompt, root: b.root("")}),
+	})
+	b.collect()
+	b.submit(q, m.lend(0, 77, q))
+	if !b.byCtx[7].met() || len(b.parked.list) != 0 {
+		t.Error("the puller waits on")
+	}
+	m.settle()
+	m.verifyEnd(t)
+}
+
 // TestCancelledBorrowerTellsOnce cancels before, in and after the pull.
 func TestCancelledBorrowerTellsOnce(t *testing.T) {
 	for _, tc := range []struct {

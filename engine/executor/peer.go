@@ -74,6 +74,11 @@ func (c *Core) awaitPeer(s *sequence) {
 		return
 	}
 	c.awaiting++
+	c.claim(s)
+}
+
+// claim brings a new ctx leg together with its puller, if that has come before it.
+func (c *Core) claim(s *sequence) {
 	m, replaced, ok := c.parked.take(transfer.ID(s.req.TransferID))
 	for _, old := range replaced {
 		c.turnAway(old, transfer.RejectStale, "another puller came for this transfer")
@@ -156,10 +161,16 @@ func (c *Core) misfit(s *sequence, m *transfer.Attach) (reason, detail string, c
 	if d := layoutDiff(c.cfg.Layout, m.Layout); d != "" {
 		return transfer.RejectLayout, d, request.LayoutMismatch
 	}
-	if m.PromptTokens != len(s.req.Prompt) || m.Prompt != promptHash(s, s.chain(len(s.req.Prompt)/c.cfg.BlockTokens, c.cfg.BlockTokens), c.cfg.BlockTokens) {
+	if m.PromptTokens != len(s.req.Prompt) || m.Prompt != c.ownPromptHash(s) {
 		return transfer.RejectPrompt, "the prompt, model or cache_salt differs", request.TransferFailed
 	}
 	return "", "", ""
+}
+
+// ownPromptHash is promptHash for the blocks of this worker.
+func (c *Core) ownPromptHash(s *sequence) blockhash.Hash {
+	b := c.cfg.BlockTokens
+	return promptHash(s, s.chain(len(s.req.Prompt)/b, b), b)
 }
 
 // promptHash is the value behind the whole prompt of the chain of its full blocks

@@ -42,6 +42,9 @@ func (c *Core) Submit(now time.Duration, r *request.Request, h *transfer.Handle)
 		s.pull.keepAlive = c.nextKeepAlive(h)
 		c.enter(s, request.GenInit)
 		c.sch.EnqueueGen(&s.Seq)
+		if r.GenFirst && r.Kind == request.ContextOnly {
+			c.claim(s)
+		}
 		return
 	}
 	if r.GenFirst && r.Kind == request.ContextOnly {
