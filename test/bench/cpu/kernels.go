@@ -83,16 +83,8 @@ func (o *options) header(out *bytes.Buffer) {
 func kernels(o *options, out *bytes.Buffer) error {
 	fmt.Fprintf(out, "Products of [rows, %d] with [%d, %d], quantising the rows included:\n", matrixCols, matrixRows, matrixCols)
 	o.header(out)
-	l, err := o.measureLimits()
-	if err != nil {
-		return err
-	}
 	for _, t := range types {
-		peak := max(l.Int16, l.Int8/2) // activations of 16 bits are two bytes
-		if t.d == tensor.BF16 {
-			peak = l.Float32
-		}
-		if err := o.products(out, t.name, t.d, peak); err != nil {
+		if err := o.products(out, t.name, t.d); err != nil {
 			return err
 		}
 	}
@@ -102,7 +94,15 @@ func kernels(o *options, out *bytes.Buffer) error {
 	return o.attention(out)
 }
 
-func (o *options) products(out *bytes.Buffer, kind string, d tensor.DType, peak float64) error {
+// peak is the arithmetic that products of a format can reach.
+func peak(l cpu.Limits, format string) float64 {
+	if format == "bf16" {
+		return l.Float32
+	}
+	return max(l.Int16, l.Int8/2) // activations of 16 bits are two bytes
+}
+
+func (o *options) products(out *bytes.Buffer, kind string, d tensor.DType) error {
 	p, err := newPass(o.threads, rowCounts[len(rowCounts)-1], tensor.KVShape{Layers: 1, KVHeads: 1, HeadDim: 64, BlockTokens: 16, Blocks: 40, DType: tensor.BF16})
 	if err != nil {
 		return err
@@ -120,20 +120,26 @@ func (o *options) products(out *bytes.Buffer, kind string, d tensor.DType, peak 
 		return err
 	}
 	weights := p.MemoryReport().WeightBytes
-	read, err := o.readLimit(weights)
-	if err != nil {
+	if _, err := o.measureLimits(); err != nil { // before the products, and behind them
 		return err
 	}
-	for _, rows := range rowCounts {
+	took := make([]float64, len(rowCounts)) // seconds of one product
+	for i, rows := range rowCounts {
 		p.batch.Reset()
 		p.batch.Add(make([]int32, rows), 0, pagesOf(0, rows), false)
-		took, err := p.fastest()
+		all, err := p.fastest()
 		if err != nil {
 			return err
 		}
-		each := took.Seconds() / productOps
-		rate, ops := float64(weights)/each, 2*float64(rows)*matrixRows*matrixCols/each
-		fmt.Fprintf(out, "| %s | %d | %.1f | %.0f %% | %.0f | %.0f %% |\n", kind, rows, rate/1e9, 100*rate/read, ops/1e9, 100*ops/peak)
+		took[i] = all.Seconds() / productOps
+	}
+	l, err := o.measureLimits()
+	if err != nil {
+		return err
+	}
+	for i, rows := range rowCounts {
+		rate, ops := float64(weights)/took[i], 2*float64(rows)*matrixRows*matrixCols/took[i]
+		fmt.Fprintf(out, "| %s | %d | %.1f | %.0f %% | %.0f | %.0f %% |\n", kind, rows, rate/1e9, 100*rate/readLimit(l, weights), ops/1e9, 100*ops/peak(l, kind))
 	}
 	return nil
 }
@@ -194,12 +200,12 @@ func (o *options) attention(out *bytes.Buffer) error {
 			return err
 		}
 		bytes := c.seqs * c.depth * layers * 2 * kvHeads * width * 2
-		read, err := o.readLimit(bytes)
+		l, err := o.measureLimits()
 		if err != nil {
 			return err
 		}
 		rate := float64(bytes) / took.Seconds()
-		fmt.Fprintf(out, "| %d | %d | %.1f | %.0f %% |\n", c.seqs, c.depth, rate/1e9, 100*rate/read)
+		fmt.Fprintf(out, "| %d | %d | %.1f | %.0f %% |\n", c.seqs, c.depth, rate/1e9, 100*rate/readLimit(l, bytes))
 	}
 	return nil
 }

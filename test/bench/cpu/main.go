@@ -25,7 +25,7 @@ type options struct {
 	python, script, dir, models, rows string
 	threads, pairs                    int
 	each                              time.Duration
-	limits                            *cpu.Limits // of all threads, once measured
+	limits                            cpu.Limits // of all threads, the best so far
 }
 
 // part is a section of the page.
@@ -34,7 +34,8 @@ type part struct {
 	run  func(*options, *bytes.Buffer) error
 }
 
-var parts = []part{{"limits", limits}, {"kernels", kernels}, {"models", models}}
+// The limits come last: the parts before measure them, too, and the best counts.
+var parts = []part{{"kernels", kernels}, {"models", models}, {"limits", limits}}
 
 func main() {
 	var o options
@@ -107,41 +108,50 @@ func replace(page, name string, text []byte) error {
 // weights that are in neither.
 var readSizes = []int{1 << 20, 32 << 20, 140 << 20, 700 << 20}
 
-// measureLimits keeps those of all threads for the shares of other parts.
+// measureLimits measures the limits of all threads and returns the best of all measurements so far. A guest's processors are
+// slower in some minutes than in others, and a limit is what the machine can do.
 func (o *options) measureLimits() (cpu.Limits, error) {
-	if o.limits == nil {
-		l, err := cpu.MeasureLimits(o.threads, readSizes, 12)
-		if err != nil {
-			return l, err
-		}
-		o.limits = &l
+	l, err := cpu.MeasureLimits(o.threads, readSizes, 12)
+	if err != nil {
+		return l, err
 	}
-	return *o.limits, nil
+	o.limits = better(o.limits, l)
+	return o.limits, nil
+}
+
+// better takes the higher of each limit. a may be empty.
+func better(a, b cpu.Limits) cpu.Limits {
+	b.Read = slices.Clone(b.Read)
+	for i := range a.Read {
+		b.Read[i] = max(a.Read[i], b.Read[i])
+	}
+	b.Float32, b.Int16, b.Int8 = max(a.Float32, b.Float32), max(a.Int16, b.Int16), max(a.Int8, b.Int8)
+	return b
 }
 
 // readLimit is the read rate of memory of about this size.
-func (o *options) readLimit(bytes int) (float64, error) {
-	l, err := o.measureLimits()
-	if err != nil {
-		return 0, err
-	}
+func readLimit(l cpu.Limits, bytes int) float64 {
 	for i, n := range readSizes {
 		if bytes <= n*2 {
-			return l.Read[i], nil
+			return l.Read[i]
 		}
 	}
-	return l.Read[len(readSizes)-1], nil
+	return l.Read[len(readSizes)-1]
 }
 
 func limits(o *options, out *bytes.Buffer) error {
-	one, err := cpu.MeasureLimits(1, readSizes, 12)
-	if err != nil {
-		return err
+	var one cpu.Limits
+	for range 3 {
+		l, err := cpu.MeasureLimits(1, readSizes, 12)
+		if err != nil {
+			return err
+		}
+		one = better(one, l)
+		if _, err := o.measureLimits(); err != nil {
+			return err
+		}
 	}
-	all, err := o.measureLimits()
-	if err != nil {
-		return err
-	}
+	all := o.limits
 	fmt.Fprintf(out, "| | 1 thread | %d threads |\n|---|---|---|\n", o.threads)
 	for i, n := range readSizes {
 		fmt.Fprintf(out, "| read %d MiB, GB/s | %.1f | %.1f |\n", n>>20, one.Read[i]/1e9, all.Read[i]/1e9)

@@ -195,17 +195,9 @@ func (o *options) shares(s subject, e *speed.Engine, rates map[string]float64, l
 		return "", err
 	}
 	read := weights + c.Layers*2*c.KVHeads*c.HeadDim*2*140 // the cache at the mean depth
-	limit, err := o.readLimit(read)
-	if err != nil {
-		return "", err
-	}
 	l, err := o.measureLimits()
 	if err != nil {
 		return "", err
-	}
-	peak := l.Int16
-	if s.kind == "bf16" {
-		peak = l.Float32
 	}
 	turn, err := e.Turn(2000, 256)
 	if err != nil {
@@ -224,8 +216,8 @@ func (o *options) shares(s subject, e *speed.Engine, rates map[string]float64, l
 		return "", err
 	}
 	one := rates["decode batch 1 depth 128"]
-	return fmt.Sprintf("| %s | %.1f | %.0f %% | %.0f %% | %.2f | %.2f | %.2f |\n", s, loaded.Seconds(), 100*float64(read)*one/limit,
-		100*2*float64(linear(c))*rates["prefill 512"]/peak, 8*one/rates["decode batch 8 depth 128"], turn/alone, loop/raw), nil
+	return fmt.Sprintf("| %s | %.1f | %.0f %% | %.0f %% | %.2f | %.2f | %.2f |\n", s, loaded.Seconds(), 100*float64(read)*one/readLimit(l, read),
+		100*2*float64(linear(c))*rates["prefill 512"]/peak(l, s.kind), 8*one/rates["decode batch 8 depth 128"], turn/alone, loop/raw), nil
 }
 
 // linear is the weights that a token of a prompt is multiplied with.
