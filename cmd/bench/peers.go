@@ -103,7 +103,7 @@ func startLlama(ctx context.Context, f *peerFlags, path string) (*peer, error) {
 	if f.threads > 0 {
 		args = append(args, "--n_threads", strconv.Itoa(f.threads), "--n_threads_batch", strconv.Itoa(f.threads))
 	}
-	started, err := cluster.Start(ctx, f.python, args...)
+	started, err := cluster.Start(ctx, nil, f.python, args...)
 	if err != nil {
 		return nil, err
 	}

@@ -161,18 +161,10 @@ func (f *replayFlags) measure(ctx context.Context, m *measurement, a *axis, w *w
 
 // read reads all files of the trace.
 func (f *replayFlags) read(args []string) (*workload.Workload, *traces.Report, error) {
-	names, err := expand(args)
+	parts, shut, err := openParts(args)
+	defer shut()
 	if err != nil {
 		return nil, nil, err
-	}
-	var parts []traces.Part
-	for _, name := range names {
-		file, err := os.Open(name)
-		if err != nil {
-			return nil, nil, err
-		}
-		defer file.Close()
-		parts = append(parts, traces.Part{Name: name, In: file})
 	}
 	o := traces.Options{Name: strings.Join(args, " "), Format: traces.Format(f.format), Lenient: f.lenient, Output: f.output, Seed: f.seed}
 	if f.target.tokenizer != "" {
@@ -189,6 +181,29 @@ func (f *replayFlags) read(args []string) (*workload.Workload, *traces.Report, e
 		}
 	}
 	return traces.ReadParts(parts, o)
+}
+
+// openParts opens all files of a trace. Call shut at the end, also after an error.
+func openParts(args []string) (list []traces.Part, shut func(), err error) {
+	var files []*os.File
+	shut = func() {
+		for _, file := range files {
+			_ = file.Close() // it was read
+		}
+	}
+	names, err := expand(args)
+	if err != nil {
+		return nil, shut, err
+	}
+	for _, name := range names {
+		file, err := os.Open(name)
+		if err != nil {
+			return nil, shut, err
+		}
+		files = append(files, file)
+		list = append(list, traces.Part{Name: name, In: file})
+	}
+	return list, shut, nil
 }
 
 // expand lists the files of folders, in the order of their names.

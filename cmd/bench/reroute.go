@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
-	"strings"
 
 	"tandem/test/bench/reroute"
 )
@@ -17,26 +15,21 @@ const recorded = "recorded"
 
 // reroute asks routers again what they decided.
 func (f *replayFlags) reroute(out io.Writer, args []string) error {
-	names, err := expand(args)
+	parts, shut, err := openParts(args)
+	defer shut()
 	if err != nil {
 		return err
-	}
-	var files []io.Reader
-	for _, name := range names {
-		file, err := os.Open(name)
-		if err != nil {
-			return err
-		}
-		defer file.Close()
-		files = append(files, file)
 	}
 	kind := f.routes
 	if kind == recorded {
 		kind = ""
 	}
-	res, err := reroute.Replay(files, kind)
+	res, err := reroute.Replay(parts, kind)
 	if err != nil {
-		return fmt.Errorf("%s: %w", strings.Join(args, " "), err)
+		return err
+	}
+	if res.Missing > 0 {
+		_, _ = fmt.Fprintf(out, "%d decisions are not in the trace, since the disk was too slow or files were deleted: later ones may differ\n", res.Missing)
 	}
 	same := true
 	for _, leg := range []struct {

@@ -117,7 +117,7 @@ func (f *simFlags) step(ctx context.Context, m *measurement, a *axis, x float64,
 	if err != nil {
 		return err
 	}
-	began := time.Now()
+	began, before := time.Now(), spent()
 	watch := f.watcher(ctx, log)
 	res := s.Run(time.Second, watch)
 	if ctx.Err() != nil {
@@ -137,7 +137,7 @@ func (f *simFlags) step(ctx context.Context, m *measurement, a *axis, x float64,
 	}
 	m.steps = append(m.steps, st)
 	m.run.AddFlags(sum.Flags...)
-	_, _ = fmt.Fprintf(log, "%v of virtual time in %v\n", cfg.Warmup+cfg.Measure, time.Since(began).Round(time.Millisecond))
+	_, _ = fmt.Fprintf(log, "%v of virtual time in %v, %v\n", cfg.Warmup+cfg.Measure, time.Since(began).Round(time.Millisecond), spent().since(before))
 	_, _ = fmt.Fprintf(m.words, "simulated, %s, profile %s\n", f.cluster.shape, m.run.Profile)
 	if err := result.Print(m.words, &st, m.colour); err != nil {
 		return err

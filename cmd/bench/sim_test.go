@@ -45,6 +45,17 @@ func TestSimExperiment(t *testing.T) {
 	}
 }
 
+// One arm runs alone, and what it took is told.
+func TestSimOneArm(t *testing.T) {
+	out, log, err := bench("sim", "--experiment", "r3", "--seeds", "1", "--arm", "EQUAL_PROGRESS")
+	if err != nil || !strings.Contains(out, "EQUAL_PROGRESS") || strings.Contains(out, "FIRST_COME") || strings.Contains(out, "pass") {
+		t.Errorf("%v: %s", err, out)
+	}
+	if !strings.Contains(log, " s of processor, at most ") || strings.Contains(log, " 0.00 GiB") {
+		t.Error(log)
+	}
+}
+
 func TestPlan(t *testing.T) {
 	dir := t.TempDir()
 	out, _, err := bench("plan", "--isl", "500", "--osl", "40", "--duration", "3s", "--ladder", "8,2", "--ctx-gpus", "1", "--gen-gpus", "1", "--budget", "4", "--mixed", "-o", dir)
@@ -64,6 +75,7 @@ func TestSimAndPlanRefuseBadUse(t *testing.T) {
 		"new_conv_place": {"sim", "--placement", "x"},
 		"no such file":   {"sim", "--profile", "nowhere.json"},
 		"--experiment":   {"sim", "--experiment", "e99"},
+		"there are":      {"sim", "--experiment", "r3", "--arm", "x"},
 		"--bisect":       {"sim", "--bisect", "--rate", "1"},
 		"--budget":       {"plan", "--budget", "3"},
 		"--ladder":       {"plan", "--ladder", "0"},

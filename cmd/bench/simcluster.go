@@ -158,13 +158,9 @@ func (f *clusterFlags) group(r role, kind, path string, batch int) (des.Group, e
 	if err != nil {
 		return des.Group{}, err
 	}
-	core := executor.DefaultConfig()
-	core.Role, core.Namespace, core.Vocab, core.BlockTokens = r.kind, "simulated", des.Vocab, f.block
-	core.Blocks, core.MaxBatch, core.MaxNumTokens, core.MaxSeqLen, core.MaxQueued = f.blocks, batch, f.maxTokens, f.blocks*f.block, 1<<20
-	core.PartialReuse, core.MaxInflightBytes = false, 64<<30 // copies of parts are not modelled; prompts of large models have gigabytes
-	if kind != router.KindKVAware && kind != router.KindHybrid {
-		core.EventBuffer = 0
-	}
+	core := des.Core(r.kind, kind)
+	core.BlockTokens, core.Blocks, core.MaxBatch, core.MaxNumTokens, core.MaxSeqLen, core.MaxQueued = f.block, f.blocks, batch, f.maxTokens, f.blocks*f.block, 1<<20
+	core.MaxInflightBytes = 64 << 30 // prompts of large models have gigabytes
 	core.Layout = transfer.Layout{Layers: 1, KVHeads: 1, HeadDim: max(1, f.kvBytes/4), DType: "F16", BlockTokens: f.block}
 	adp := adprouter.DefaultSettings()
 	adp.Placement, adp.Rehome = f.placement, f.rehome

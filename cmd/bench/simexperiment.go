@@ -18,6 +18,7 @@ import (
 // experimentFlags choose presets of bench sim.
 type experimentFlags struct {
 	ids   []string
+	arms  []string
 	seeds int
 	time  float64
 	jobs  int
@@ -29,6 +30,7 @@ func (f *experimentFlags) add(fs *pflag.FlagSet) {
 		names = append(names, e.ID)
 	}
 	fs.StringSliceVar(&f.ids, "experiment", nil, "presets instead of a cluster: all, or some of "+strings.Join(names, ", "))
+	fs.StringArrayVar(&f.arms, "arm", nil, "with --experiment: run the arm of this name only, and check nothing (repeat it for more)")
 	fs.IntVar(&f.seeds, "seeds", 5, "with --experiment: runs of each arm")
 	fs.Float64Var(&f.time, "time", 1, "with --experiment: factor on virtual times")
 	fs.IntVar(&f.jobs, "jobs", 1, "with --experiment: runs at a time")
@@ -56,12 +58,14 @@ func (f *experimentFlags) run(ctx context.Context, log, out io.Writer, dir strin
 		}
 	}
 	for _, e := range list {
-		r, err := e.Run(experiment.Options{Seeds: f.seeds, Time: f.time, Jobs: f.jobs, Stop: ctx.Err, Progress: func(arm string, seed uint64, took time.Duration) {
+		before := spent()
+		r, err := e.Run(experiment.Options{Seeds: f.seeds, Time: f.time, Jobs: f.jobs, Arms: f.arms, Stop: ctx.Err, Progress: func(arm string, seed uint64, took time.Duration) {
 			_, _ = fmt.Fprintf(log, "%s: %s, seed %d: %v\n", e.ID, arm, seed, took.Round(time.Millisecond))
 		}})
 		if err != nil {
 			return err
 		}
+		_, _ = fmt.Fprintf(log, "%s: %v\n", e.ID, spent().since(before))
 		r.Print(out)
 		if dir == "" {
 			continue

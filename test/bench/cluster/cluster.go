@@ -76,7 +76,7 @@ func (c *Cluster) Frontend(ctx context.Context, router string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	p, err := Start(ctx, filepath.Join(c.o.Bin, "frontend"), "serve", "-c", path, "--port", "0", "--log-level", "warn")
+	p, err := Start(ctx, nil, filepath.Join(c.o.Bin, "frontend"), "serve", "-c", path, "--port", "0", "--log-level", "warn")
 	if err == nil {
 		c.fronts = append(c.fronts, p)
 		err = p.Ready(ctx, c.o.Wait)
@@ -105,7 +105,7 @@ func Worker(ctx context.Context, o Options) (*Process, error) {
 		}
 		args = append(args, "-c", path)
 	}
-	p, err := Start(ctx, filepath.Join(o.Bin, "engine"), args...)
+	p, err := Start(ctx, nil, filepath.Join(o.Bin, "engine"), args...)
 	if err != nil {
 		return nil, err
 	}

@@ -24,15 +24,18 @@ type Process struct {
 	log   *os.File
 }
 
-// Start starts a program whose words go to a file, from which the last are told if it fails. The end of ctx stops it.
-func Start(ctx context.Context, name string, args ...string) (*Process, error) {
+// Start starts a program, with more variables than this one's environment, in a process group of its own. Its words go to a file,
+// from which the last are told if it fails. The end of ctx stops it.
+func Start(ctx context.Context, env []string, name string, args ...string) (*Process, error) {
 	log, err := os.CreateTemp("", "bench-*.log")
 	if err != nil {
 		return nil, fmt.Errorf("scratch file: %w", err)
 	}
 	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = grace
 	if err := cmd.Start(); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", filepath.Base(name), err), log.Close(), os.Remove(log.Name()))
@@ -43,13 +46,16 @@ func Start(ctx context.Context, name string, args ...string) (*Process, error) {
 // grace is how long a program may take to end.
 const grace = 10 * time.Second
 
-// Stop ends the program and waits for it. A nil Process has ended.
+// Group is the process group of the program and of what it starts.
+func (p *Process) Group() int { return p.cmd.Process.Pid }
+
+// Stop ends the program and what it has started, and waits for it. A nil Process has ended.
 func (p *Process) Stop() {
 	if p == nil || p.cmd == nil {
 		return
 	}
-	_ = p.cmd.Process.Signal(syscall.SIGTERM)
-	t := time.AfterFunc(grace, func() { _ = p.cmd.Process.Kill() })
+	_ = syscall.Kill(-p.Group(), syscall.SIGTERM)
+	t := time.AfterFunc(grace, func() { _ = syscall.Kill(-p.Group(), syscall.SIGKILL) })
 	_ = p.cmd.Wait() // it was told to end
 	t.Stop()
 	_ = p.log.Close()

@@ -64,6 +64,17 @@ type Group struct {
 	Pace func(instance int, p profile.Point) float64
 }
 
+// Core is the configuration of an engine's core behind a router of a kind, without what is not modelled. It lacks sizes and layout.
+func Core(role executor.Role, kind string) executor.Config {
+	c := executor.DefaultConfig()
+	c.Role, c.Namespace, c.Vocab = role, "simulated", Vocab
+	c.PartialReuse = false
+	if kind != router.KindKVAware && kind != router.KindHybrid { // nobody asks what is cached
+		c.EventBuffer = 0
+	}
+	return c
+}
+
 // Ideal stands for gen workers that are never the limit.
 type Ideal struct {
 	Step time.Duration // between two tokens of a request

@@ -70,12 +70,7 @@ func (r *rank) seconds(b *executor.Batch) float64 {
 			p.GenContext += row.Pos + n
 		}
 	}
-	c := &r.in.g.Cost
-	// Each product is rounded by itself, so that no machine fuses it with a sum.
-	t := float64(c.Iteration) + float64(c.CtxToken*float64(p.CtxTokens))
-	t += float64(c.GenRequest * float64(p.GenRequests))
-	t += float64(c.GenContext * float64(p.GenContext))
-	t += float64(c.CtxAttention * float64(p.CtxPrior))
+	t := r.in.g.Cost.Seconds(p)
 	if r.in.sim.now < r.in.sim.cfg.Heat {
 		t = float64(t / heated)
 	}

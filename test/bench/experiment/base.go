@@ -10,6 +10,7 @@ import (
 	"tandem/serve/router"
 	"tandem/test/bench/des"
 	"tandem/test/bench/profile"
+	"tandem/test/bench/result"
 	"tandem/test/bench/schedule"
 	"tandem/test/bench/workload"
 )
@@ -23,10 +24,9 @@ const block = 64
 
 // group is the instances of a role of a large model.
 func group(role executor.Role, instances, ranks, blocks int) des.Group {
-	core := executor.DefaultConfig()
-	core.Role, core.Namespace, core.Vocab, core.BlockTokens, core.EventBuffer = role, "simulated", des.Vocab, block, 0
-	core.Blocks, core.MaxBatch, core.MaxNumTokens, core.MaxSeqLen, core.MaxQueued = blocks, 128, 2048, 1<<20, 1<<20
-	core.PartialReuse, core.MaxInflightBytes = false, 64<<30 // a prompt of a large model has gigabytes
+	core := des.Core(role, router.KindConversation)
+	core.BlockTokens, core.Blocks, core.MaxBatch, core.MaxNumTokens, core.MaxSeqLen, core.MaxQueued = block, blocks, 128, 2048, 1<<20, 1<<20
+	core.MaxInflightBytes = 64 << 30 // a prompt of a large model has gigabytes
 	core.Layout = transfer.Layout{Layers: 60, KVHeads: 1, HeadDim: 288, DType: "F16", BlockTokens: block}
 	adp := adprouter.DefaultSettings()
 	adp.Conversations, adp.Rehome = true, false
@@ -90,12 +90,25 @@ func average(key, title string, of func(*des.Record) time.Duration) metric {
 	}}
 }
 
+// spread is the deviation of a time.
+func spread(key, title string, of func(*des.Record) time.Duration) metric {
+	return metric{key: key, title: title, unit: "s", digits: 2, of: func(r *des.Result) float64 {
+		good := r.Good()
+		v := make([]float64, len(good))
+		for i := range good {
+			v[i] = of(&good[i]).Seconds()
+		}
+		return result.Describe(v).Std
+	}}
+}
+
 var (
 	p50        = quantile("ttft_p50", "TTFT p50", 0.5, ttft)
 	p90        = quantile("ttft_p90", "TTFT p90", 0.9, ttft)
 	p95        = quantile("ttft_p95", "TTFT p95", 0.95, ttft)
 	p99        = quantile("ttft_p99", "TTFT p99", 0.99, ttft)
 	meanTTFT   = average("ttft_mean", "TTFT mean", ttft)
+	devTTFT    = spread("ttft_std", "TTFT deviation", ttft)
 	meanE2E    = average("e2el_mean", "latency mean", e2e)
 	throughput = metric{"request_throughput", "throughput", "req/s", 2, (*des.Result).Throughput}
 	reuse      = metric{"block_reuse", "reuse", "%", 1, func(r *des.Result) float64 { return 100 * r.Reuse() }}

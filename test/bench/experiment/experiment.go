@@ -47,10 +47,10 @@ type check struct {
 
 // Options say how much is run.
 type Options struct {
-	Seeds int     // 0 = 5
-	First uint64  // seed of the first, 0 = 1
-	Time  float64 // factor on all times, 0 = 1
-	Jobs  int     // runs at a time, 0 = 1
+	Seeds int      // 0 = 5
+	Time  float64  // factor on all times, 0 = 1
+	Jobs  int      // runs at a time, 0 = 1
+	Arms  []string // names of those to run, nil = all; of some nothing is checked
 	// Stop, which may be nil, says by an error that no further run shall begin.
 	Stop func() error
 	// Progress, which may be nil, is called after each run, by one goroutine at a
@@ -65,16 +65,37 @@ func (o Options) time(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * o.Time)
 }
 
+// wanted keeps the arms that are to run.
+func (o Options) wanted(all []arm) (some []arm, err error) {
+	if len(o.Arms) == 0 {
+		return all, nil
+	}
+	var names []string
+	for _, a := range all {
+		names = append(names, a.name)
+		if slices.Contains(o.Arms, a.name) {
+			some = append(some, a)
+		}
+	}
+	for _, name := range o.Arms {
+		if !slices.Contains(names, name) {
+			return nil, fmt.Errorf("%w: %q: there are %q", ErrUnknown, name, names)
+		}
+	}
+	return some, nil
+}
+
 // Report is what the runs gave.
 type Report struct {
 	Experiment *Experiment
 	Seeds      []uint64
 	values     map[string]map[string][]float64 // arm, metric, by seed
 	arms       []arm
+	partial    bool // not all arms ran
 }
 
-// ErrUnknown says that there is no such experiment.
-var ErrUnknown = errors.New("no such experiment")
+// ErrUnknown says that there is no such experiment, or arm.
+var ErrUnknown = errors.New("no such experiment or arm")
 
 // List returns all experiments in their order.
 func List() []*Experiment {
@@ -93,9 +114,13 @@ func Find(id string) (*Experiment, error) {
 
 // Run simulates all arms with all seeds.
 func (e *Experiment) Run(o Options) (*Report, error) {
-	r := &Report{Experiment: e, arms: e.arms(o), values: map[string]map[string][]float64{}}
+	arms, err := o.wanted(e.arms(o))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", e.ID, err)
+	}
+	r := &Report{Experiment: e, arms: arms, partial: len(o.Arms) > 0, values: map[string]map[string][]float64{}}
 	for i := range max(cmp.Or(o.Seeds, 5), 1) {
-		r.Seeds = append(r.Seeds, cmp.Or(o.First, 1)+uint64(i))
+		r.Seeds = append(r.Seeds, uint64(i)+1)
 	}
 	for _, a := range r.arms {
 		r.values[a.name] = map[string][]float64{}

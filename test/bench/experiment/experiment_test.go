@@ -99,3 +99,18 @@ func TestAFailedRunIsAnError(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Arms can run alone, and then nothing is checked that the others are needed for.
+func TestSomeArms(t *testing.T) {
+	e, err := Find("r3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := e.Run(Options{Seeds: 1, Time: 0.5, Arms: []string{"EQUAL_PROGRESS"}})
+	if err != nil || len(r.arms) != 1 || len(r.Values()) != len(e.metrics) || len(r.Verdicts()) > 0 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if _, err := e.Run(Options{Arms: []string{"EQUAL_PROGRESS", "LAST"}}); !errors.Is(err, ErrUnknown) || !strings.Contains(err.Error(), `"LAST": there are ["FIRST_COME_FIRST_SERVED"`) {
+		t.Error(err)
+	}
+}

@@ -65,7 +65,7 @@ func leastQueued() *Experiment {
 				{name: best, config: func(seed uint64) des.Config { return agentCluster(o, seed, recommended) }},
 			}
 		},
-		metrics: []metric{skew, pinned, padded, p50, p90, p99, throughput, reuse, busy, moves},
+		metrics: []metric{skew, pinned, padded, meanTTFT, devTTFT, p50, p90, p99, throughput, reuse, busy, moves},
 		chart:   quantiles,
 		checks: []check{
 			within("round_robin: conversations are spread evenly", rr, "conv_skew", 1, 1.2),

@@ -79,7 +79,7 @@ func bench(o options, out io.Writer) error {
 			_, _ = fmt.Fprintln(out, "left out:", err)
 			continue
 		}
-		defer t.stop()
+		defer t.process.Stop()
 		targets = append(targets, t)
 	}
 	machine := result.Machine()
@@ -116,7 +116,7 @@ func measure(o options, targets []*target) {
 			l.client.CloseIdleConnections()
 		}
 		for _, t := range targets {
-			if t.cmd == nil {
+			if t.process == nil {
 				continue
 			}
 			l := t.loader()
@@ -128,7 +128,7 @@ func measure(o options, targets []*target) {
 		}
 	}
 	for _, t := range targets {
-		if t.cmd == nil {
+		if t.process == nil {
 			continue
 		}
 		t.hold(o.open)

@@ -12,17 +12,17 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
+
+	"tandem/test/bench/cluster"
 )
 
-// target is something that answers chats. The direct one has no process.
+// target is something that answers chats.
 type target struct {
-	name string
-	url  string
-	auth string
-	cmd  *exec.Cmd
-	log  string // file of what it printed
+	name    string
+	url     string
+	auth    string
+	process *cluster.Process // nil = the direct one
 
 	paced rounds
 	burst rounds
@@ -59,51 +59,30 @@ func startStubs() (addrs map[string]string, stop func(), err error) {
 }
 
 // launch starts a proxy and waits until it answers chats.
-func launch(dir, name, auth string, port int, env []string, bin string, args ...string) (*target, error) {
-	t := &target{name: name, auth: auth, url: "http://127.0.0.1:" + strconv.Itoa(port), log: filepath.Join(dir, strings.ReplaceAll(name, " ", "-")+".log")}
-	f, err := os.Create(t.log)
+func launch(name, auth string, port int, env []string, bin string, args ...string) (*target, error) {
+	ctx := context.Background()
+	p, err := cluster.Start(ctx, env, bin, args...)
 	if err != nil {
-		return nil, fmt.Errorf("log of %s: %w", name, err)
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	defer f.Close()
-	t.cmd = exec.Command(bin, args...)
-	t.cmd.Env = append(os.Environ(), env...)
-	t.cmd.Stdout, t.cmd.Stderr = f, f
-	t.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := t.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w", name, err)
-	}
+	t := &target{name: name, auth: auth, url: "http://127.0.0.1:" + strconv.Itoa(port), process: p}
 	l := t.loader()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	err = p.Until(ctx, time.Minute, func() bool {
+		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+		defer cancel()
 		_, err := l.chat(ctx, "ready", 4, nil)
-		cancel()
-		if err == nil {
-			return t, nil
-		}
-		if time.Now().After(end) {
-			t.stop()
-			text, _ := os.ReadFile(t.log)
-			return nil, fmt.Errorf("%s does not answer: %w\n%s", name, err, text[max(0, len(text)-2000):])
-		}
+		return err == nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
+	return t, nil
 }
 
 func (t *target) loader() *loader {
 	l := newLoader(t.url)
 	l.auth = t.auth
 	return l
-}
-
-// stop ends the proxy and what it started.
-func (t *target) stop() {
-	if t.cmd == nil {
-		return
-	}
-	_ = syscall.Kill(-t.cmd.Process.Pid, syscall.SIGTERM)
-	timer := time.AfterFunc(5*time.Second, func() { _ = syscall.Kill(-t.cmd.Process.Pid, syscall.SIGKILL) })
-	defer timer.Stop()
-	_ = t.cmd.Wait()
 }
 
 // usage sums processor seconds and resident bytes of the process group.
@@ -116,7 +95,7 @@ func (t *target) usage() (seconds, bytes float64) {
 		}
 		_, rest, _ := strings.Cut(string(text), ") ")
 		f := strings.Fields(rest)
-		if len(f) < 22 || f[2] != strconv.Itoa(t.cmd.Process.Pid) {
+		if len(f) < 22 || f[2] != strconv.Itoa(t.process.Group()) {
 			continue
 		}
 		const hz = 100 // USER_HZ, the same on all Linux systems that Go runs on
@@ -151,17 +130,17 @@ func tandem(bin, name, ctx, gen string) launcher {
 		if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
 			return nil, fmt.Errorf("configuration of %s: %w", name, err)
 		}
-		return launch(dir, name, "", port, nil, bin, "serve", "-c", file, "--port", strconv.Itoa(port), "--log-level", "warn")
+		return launch(name, "", port, nil, bin, "serve", "-c", file, "--port", strconv.Itoa(port), "--log-level", "warn")
 	}
 }
 
 func sglang(bin string) launcher {
-	return func(dir string, addrs map[string]string, port int) (*target, error) {
+	return func(_ string, addrs map[string]string, port int) (*target, error) {
 		metrics, err := freePort()
 		if err != nil {
 			return nil, err
 		}
-		return launch(dir, "sglang-router", "", port, nil, bin, "launch", "--worker-urls", "http://"+addrs["mixed"], "--host", "127.0.0.1",
+		return launch("sglang-router", "", port, nil, bin, "launch", "--worker-urls", "http://"+addrs["mixed"], "--host", "127.0.0.1",
 			"--port", strconv.Itoa(port), "--policy", "round_robin", "--prometheus-port", strconv.Itoa(metrics), "--log-level", "warn",
 			"--max-concurrent-requests", "8192", "--queue-size", "8192")
 	}
@@ -176,7 +155,7 @@ func litellm(bin string) launcher {
 			return nil, fmt.Errorf("configuration of litellm: %w", err)
 		}
 		env := []string{"LITELLM_LOCAL_MODEL_COST_MAP=True", "LITELLM_LOG=ERROR"}
-		return launch(dir, "litellm", "sk-bench", port, env, bin, "--config", file, "--host", "127.0.0.1", "--port", strconv.Itoa(port), "--num_workers", "1")
+		return launch("litellm", "sk-bench", port, env, bin, "--config", file, "--host", "127.0.0.1", "--port", strconv.Itoa(port), "--num_workers", "1")
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -248,7 +249,14 @@ func TestLiveAgainstSimulated(t *testing.T) {
 			a.Sim.Add(sim.Export())
 			arms = append(arms, a)
 			if n := len(a.Live.ttft); n != len(w.Requests) || len(a.Sim.ttft) != n || m.Fit.ResidualP95 > 0.02 {
-				t.Errorf("%s: %d live, %d simulated, fit %+v", kind, n, len(a.Sim.ttft), m.Fit)
+				t.Fatalf("%s: %d live, %d simulated, fit %+v", kind, n, len(a.Sim.ttft), m.Fit)
+			}
+			slices.Sort(a.Live.ttft)
+			slices.Sort(a.Sim.ttft)
+			for i, live := range a.Live.ttft {
+				if d := live - a.Sim.ttft[i]; math.Abs(d) > 1e-4 {
+					t.Errorf("%s: the time %d of %d differs by %.6f s", kind, i+1, len(a.Live.ttft), d)
+				}
 			}
 		})
 	}
@@ -308,6 +316,7 @@ func TestReportTellsMisses(t *testing.T) {
 		{[]*Arm{arm("a", 1, 1.2)}, "TTFT p50 of a is 1.20 of the live one"},
 		{[]*Arm{arm("a", 1, 1.14), arm("b", 1.2, 1.1)}, "a and b are in another order"},
 		{[]*Arm{arm("a", 1, 1.1), arm("b", 1.05, 1)}, ""},
+		{[]*Arm{{Name: "a", Live: Side{ttft: []float64{1, 1}}, Sim: Side{ttft: []float64{1}}}}, "a has 2 requests live and 1 simulated"},
 	} {
 		misses, err := Report(&strings.Builder{}, c.arms, 0.15)
 		if got := strings.Join(misses, "; "); err != nil || !strings.Contains(got, c.want) || (got == "") != (c.want == "") {

@@ -53,6 +53,9 @@ func Report(w io.Writer, arms []*Arm, tolerance float64) (misses []string, err e
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	_, _ = fmt.Fprintf(t, "router\trequests\tTTFT p50 live\tsimulated\tratio\tp95 live\tsimulated\tratio\treuse live\tsimulated\tstep residual p95\t\n")
 	for _, a := range arms {
+		if n, m := len(a.Live.ttft), len(a.Sim.ttft); n != m {
+			misses = append(misses, fmt.Sprintf("%s has %d requests live and %d simulated", a.Name, n, m))
+		}
 		_, _ = fmt.Fprintf(t, "%s\t%d", a.Name, len(a.Live.ttft))
 		for _, q := range quantiles {
 			live, sim := a.Live.Quantile(q), a.Sim.Quantile(q)

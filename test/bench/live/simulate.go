@@ -35,13 +35,8 @@ func (s *Setup) Keys() map[string]any {
 
 // Core is the same for an engine's core.
 func (s *Setup) Core() executor.Config {
-	c := executor.DefaultConfig()
-	c.Role, c.Namespace, c.Vocab = executor.Mixed, "simulated", des.Vocab
+	c := des.Core(executor.Mixed, s.Router)
 	c.Blocks, c.BlockTokens, c.MaxBatch, c.MaxNumTokens, c.MaxSeqLen = s.Blocks, s.Block, s.MaxBatch, s.MaxTokens, s.Blocks*s.Block
-	c.PartialReuse = false
-	if s.Router != router.KindKVAware && s.Router != router.KindHybrid {
-		c.EventBuffer = 0
-	}
 	c.Layout = transfer.Layout{Layers: 1, KVHeads: 1, HeadDim: 16, DType: "F32", BlockTokens: s.Block}
 	return c
 }

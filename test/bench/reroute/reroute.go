@@ -5,17 +5,15 @@
 package reroute
 
 import (
-	"bufio"
 	"bytes"
-	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 
 	"tandem/serve/discovery"
 	"tandem/serve/router"
 	"tandem/serve/trace"
+	"tandem/test/bench/traces"
 	"tandem/test/bench/workload"
 )
 
@@ -30,14 +28,17 @@ type Leg struct {
 }
 
 // Result is a replay.
-type Result struct{ Ctx, Gen Leg }
+type Result struct {
+	Ctx, Gen Leg
+	Missing  int // decisions that the trace lacks: those after them may differ
+}
 
 // Replay replays the files of a trace, in order. kind is the type of the routers, "" = as recorded.
-func Replay(files []io.Reader, kind string) (*Result, error) {
+func Replay(parts []traces.Part, kind string) (*Result, error) {
 	p := replay{kind: kind, open: map[uint64]*router.Reservation{}, workers: map[string]*discovery.ServerInfo{}}
-	for _, in := range files {
-		if err := p.file(in); err != nil {
-			return nil, err
+	for _, part := range parts {
+		if err := p.file(part); err != nil {
+			return nil, fmt.Errorf("%s: %w", part.Name, err)
 		}
 	}
 	if p.res.Ctx.Decisions+p.res.Gen.Decisions == 0 {
@@ -51,33 +52,36 @@ type replay struct {
 	kind     string
 	ctx, gen router.Router
 	open     map[uint64]*router.Reservation
+	last     uint64 // number of the newest decision
 	workers  map[string]*discovery.ServerInfo
 	res      Result
 }
 
-// maxLine bounds a line of a trace.
-const maxLine = 64 << 20
-
-func (p *replay) file(in io.Reader) error {
-	r := bufio.NewReader(in)
-	if head, _ := r.Peek(2); bytes.Equal(head, []byte{0x1f, 0x8b}) {
-		z, err := gzip.NewReader(r)
-		if err != nil {
-			return fmt.Errorf("trace: %w", err)
-		}
-		r = bufio.NewReader(z)
+func (p *replay) file(part traces.Part) error {
+	data, err := traces.Content(part.In)
+	if err != nil {
+		return err //nolint:wrapcheck // the caller names the file
 	}
-	sc := bufio.NewScanner(r)
-	sc.Buffer(nil, maxLine)
-	for n := 1; sc.Scan(); n++ {
-		if err := p.line(sc.Bytes()); err != nil {
+	n := 0
+	for line := range bytes.Lines(data) {
+		n++
+		if err := p.line(line); err != nil {
 			return fmt.Errorf("line %d: %w", n, err)
 		}
 	}
-	if err := sc.Err(); err != nil && !errors.Is(err, io.ErrUnexpectedEOF) { // a file that is being written has no end
-		return fmt.Errorf("trace: %w", err)
-	}
 	return nil
+}
+
+// follow takes the number of a decision, by which it is known whether the trace has all of them.
+func (p *replay) follow(number uint64) {
+	if number <= p.last { // the frontend started anew, and its routers knew nothing
+		p.ctx, p.gen, p.last = nil, nil, 0
+		clear(p.open)
+	}
+	if number > p.last+1 {
+		p.res.Missing += int(number - p.last - 1)
+	}
+	p.last = number
 }
 
 func (p *replay) line(data []byte) error {
@@ -107,12 +111,15 @@ func (p *replay) line(data []byte) error {
 
 // decide asks the router again.
 func (p *replay) decide(c *trace.Chosen) error {
+	p.follow(c.Number)
 	r, leg := &p.ctx, &p.res.Ctx
 	if c.Generation {
 		r, leg = &p.gen, &p.res.Gen
 	}
 	if *r == nil {
-		leg.Router, leg.Then, leg.Now = c.Router, map[string]int{}, map[string]int{}
+		if leg.Router = c.Router; leg.Then == nil {
+			leg.Then, leg.Now = map[string]int{}, map[string]int{}
+		}
 		if p.kind != "" {
 			leg.Router = p.kind
 		}

@@ -18,6 +18,7 @@ import (
 	"tandem/serve/discovery"
 	"tandem/serve/router"
 	"tandem/serve/trace"
+	"tandem/test/bench/traces"
 )
 
 // worker answers as ctx and gen workers do.
@@ -140,7 +141,7 @@ func talk(t *testing.T, url string, client int, note func(ctx, gen string)) {
 }
 
 // captured runs clients side by side against a frontend, and returns its trace and where the receipts say that requests went.
-func captured(t *testing.T, kind string) (open func() []io.Reader, ctx, gen map[string]int) {
+func captured(t *testing.T, kind string) (open func() []traces.Part, ctx, gen map[string]int) {
 	t.Helper()
 	dir := t.TempDir()
 	url, end := frontend(t, kind, dir)
@@ -159,6 +160,13 @@ func captured(t *testing.T, kind string) (open func() []io.Reader, ctx, gen map[
 	}
 	wg.Wait()
 	end()
+	data := only(t, dir)
+	return func() []traces.Part { return part(data) }, ctx, gen
+}
+
+// only is the content of the only file of a capture.
+func only(t *testing.T, dir string) string {
+	t.Helper()
 	names, _ := filepath.Glob(filepath.Join(dir, "*.gz"))
 	if len(names) != 1 {
 		t.Fatalf("files %v", names)
@@ -167,7 +175,11 @@ func captured(t *testing.T, kind string) (open func() []io.Reader, ctx, gen map[
 	if err != nil {
 		t.Fatal(err)
 	}
-	return func() []io.Reader { return []io.Reader{strings.NewReader(string(data))} }, ctx, gen
+	return string(data)
+}
+
+func part(text string) []traces.Part {
+	return []traces.Part{{Name: "some.gz", In: strings.NewReader(text)}}
 }
 
 // A frontend is captured under load, and routers made anew decide the same, request by request.
@@ -178,6 +190,9 @@ func TestCapturedRunReplays(t *testing.T) {
 			res, err := Replay(open(), "")
 			if err != nil {
 				t.Fatal(err)
+			}
+			if res.Missing > 0 {
+				t.Errorf("%d decisions are missing", res.Missing)
 			}
 			for _, leg := range []struct {
 				Leg
@@ -203,16 +218,63 @@ func TestCapturedRunReplays(t *testing.T) {
 
 func TestReplayRefuses(t *testing.T) {
 	for text, want := range map[string]string{
-		"": "no decisions", `{"kind":"trace-header","version":1}`: "no decisions", "not json": "line 1", "\x1f\x8b": "trace",
+		"": "no decisions", `{"kind":"trace-header","version":1}`: "no decisions", "{}\nnot json": "some.gz: line 2", "\x1f\x8b": "some.gz: gzip",
 		`{"kind":"route","router":"fastest"}`: "fastest", `{"kind":"route","n":"x"}`: "decision", `{"kind":"release","n":"x"}`: "release",
 	} {
-		if _, err := Replay([]io.Reader{strings.NewReader(text)}, ""); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := Replay(part(text), ""); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
 	// An end of what was decided before the trace begins is nobody's.
 	ok := `{"kind":"release","n":7,"success":true}` + "\n" + `{"kind":"route","n":8,"router":"round_robin","candidates":["a"],"server":"a","outcome":"load"}`
-	if res, err := Replay([]io.Reader{strings.NewReader(ok)}, ""); err != nil || res.Ctx.Same != 1 {
+	if res, err := Replay(part(ok), ""); err != nil || res.Ctx.Same != 1 || res.Missing != 7 {
+		t.Errorf("%+v, %v", res, err)
+	}
+}
+
+// turns captures what a router that takes two workers in turn has decided, from a decision on.
+func turns(t *testing.T, from, n int) string {
+	t.Helper()
+	dir, start := t.TempDir(), time.Now()
+	c, err := trace.NewCapture(trace.CaptureOptions{Dir: dir, MaxBytes: 1 << 20, MaxFiles: 1, Routes: true}, start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		c.Choose(&trace.Chosen{
+			Number: uint64(from + i), Router: router.KindRoundRobin, Candidates: []string{"a", "b"}, Server: []string{"a", "b"}[i%2], Outcome: "load",
+		}, start)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return only(t, dir)
+}
+
+// Of a file that a frontend is writing, or was writing when it died, the whole lines count.
+func TestReplayOfAFileWithoutEnd(t *testing.T) {
+	data := turns(t, 1, 40)
+	seen := map[int]bool{}
+	for size := len(data) / 2; size <= len(data); size++ {
+		res, err := Replay(part(data[:size]), "")
+		if err != nil || res.Ctx.Same != res.Ctx.Decisions || res.Missing > 0 {
+			t.Fatalf("%d of %d bytes: %+v, %v", size, len(data), res, err)
+		}
+		seen[res.Ctx.Decisions] = true
+	}
+	if len(seen) < 3 || !seen[40] {
+		t.Errorf("decisions %v", seen)
+	}
+}
+
+// A frontend that started anew decides anew, and what is missing is told.
+func TestReplayOfSeveralRuns(t *testing.T) {
+	parts := append(part(turns(t, 1, 3)), part(turns(t, 1, 3))...)
+	if res, err := Replay(parts, ""); err != nil || res.Ctx.Same != 6 || res.Missing != 0 || res.Ctx.Then["a"] != 4 {
+		t.Errorf("%+v, %v", res, err)
+	}
+	parts = append(part(turns(t, 1, 2)), part(turns(t, 5, 2))...)
+	if res, err := Replay(parts, ""); err != nil || res.Ctx.Same != 4 || res.Missing != 2 {
 		t.Errorf("%+v, %v", res, err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"math"
 	"time"
 
+	"tandem/serve/trace"
 	"tandem/test/bench/workload"
 )
 
@@ -85,8 +86,12 @@ func (r *reader) native(data []byte) error {
 			}
 			return nil
 		}
-		if v.Kind != "" {
-			return nil // a decision of a router
+		switch v.Kind {
+		case "":
+		case trace.RouteKind, trace.ReleaseKind:
+			return nil // of a router, and no request
+		default:
+			return r.fail(line, "kind", "is %q, which is not known", v.Kind)
 		}
 		if v.BlockSize > 0 {
 			block = v.BlockSize

@@ -121,7 +121,7 @@ func ReadParts(parts []Part, o Options) (*workload.Workload, *Report, error) {
 }
 
 func (r *reader) part(in io.Reader) error {
-	data, err := slurp(in)
+	data, err := Content(in)
 	if err != nil {
 		return fmt.Errorf("%s: %w", r.o.Name, err)
 	}
@@ -141,8 +141,9 @@ func (r *reader) part(in io.Reader) error {
 	return parse(data)
 }
 
-// slurp reads all, through gzip if need be.
-func slurp(in io.Reader) ([]byte, error) {
+// Content reads all of a file of a trace, through gzip if need be. Of a gzip file without an end it returns the lines that are
+// whole.
+func Content(in io.Reader) ([]byte, error) {
 	buf := bufio.NewReader(in)
 	if magic, _ := buf.Peek(2); len(magic) == 2 && magic[0] == 0x1f && magic[1] == 0x8b {
 		z, err := gzip.NewReader(buf)
