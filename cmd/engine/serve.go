@@ -271,9 +271,6 @@ func (p *process) stats(ready <-chan struct{}, stall time.Duration) func() (runn
 	}
 }
 
-// thoughts are the values of reasoning_parser that do not leave it to the template.
-var thoughts = map[string]chat.Thought{"none": chat.NoThought, "qwen3": chat.MarkedThought, "deepseek-r1": chat.FirstThought}
-
 // backend is the loaded engine as the HTTP face takes it.
 func (p *process) backend() worker.Backend {
 	b := worker.Backend{
@@ -284,12 +281,7 @@ func (p *process) backend() worker.Backend {
 		b.Template = chatTemplate{p.loaded.Template}
 		b.Format = p.loaded.Template.Format()
 	}
-	if f := p.cfg.ToolParser; f != config.Auto {
-		b.Format.Calls = chat.CallFormat(f)
-	}
-	if thought, ok := thoughts[p.cfg.ReasoningParser]; ok {
-		b.Format.Thought = thought
-	}
+	b.Format = p.cfg.Format(b.Format)
 	if p.cfg.AllowChatTemplate {
 		b.Foreign = newSandbox(p.loaded.Template, p.loaded.Tokenizer).render
 	}

@@ -401,11 +401,7 @@ func (l *Loaded) transport(rank int, memory transfer.Memory) Transport {
 }
 
 // show makes the text of a request from its rule.
-func (l *Loaded) show(r *request.Request) request.Text {
-	return tokenizer.NewMatcher(l.Tokenizer.NewStream(r.Prompt, true).Show(r.Shown.Special), tokenizer.MatchOptions{
-		Stop: r.Shown.Stop, IncludeStop: r.Shown.IncludeStop, Hidden: r.Shown.Hidden, MinTokens: r.Sampling.MinTokens,
-	})
-}
+func (l *Loaded) show(r *request.Request) request.Text { return TextOf(l.Tokenizer, r) }
 
 // group is the configuration of the collective of the instance.
 func (o *LoadOptions) group(cfg Config) comm.Config {

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 
 	"tandem/engine/model"
+	"tandem/engine/request"
 	"tandem/engine/tokenizer"
 	"tandem/engine/tokenizer/chat"
 )
@@ -28,4 +29,11 @@ func LoadText(path string, log *slog.Logger) (Text, error) {
 		err = cerr
 	}
 	return out, err
+}
+
+// TextOf makes the text of one of a request's choices by the rule r.Shown, which must be there.
+func TextOf(t *tokenizer.Tokenizer, r *request.Request) request.Text {
+	return tokenizer.NewMatcher(t.NewStream(r.Prompt, true).Show(r.Shown.Special), tokenizer.MatchOptions{
+		Stop: r.Shown.Stop, IncludeStop: r.Shown.IncludeStop, Hidden: r.Shown.Hidden, MinTokens: r.Sampling.MinTokens,
+	})
 }

@@ -89,15 +89,6 @@ var kvTypes = map[string]tensor.DType{
 	"int8": tensor.I8,
 }
 
-// Auto lets the model's chat template decide.
-const Auto = "auto"
-
-// How calls of functions, and reasoning, are found in answers to chats.
-var (
-	toolParsers      = []string{Auto, "none", "hermes", "llama3_json", "mistral", "qwen3_coder"}
-	reasoningParsers = []string{Auto, "none", "qwen3", "deepseek-r1"}
-)
-
 // Type is the element type of the cache. A backend may refuse it.
 func (k KVCache) Type() tensor.DType { return kvTypes[k.DType] }
 
@@ -183,7 +174,7 @@ func DefaultWorker() Worker {
 			MaxQueued: c.MaxQueued, MaxPrefillMixed: cpuPrefillMixed,
 		},
 		Cluster: defaultCluster(), EnableChunkedPrefill: c.ChunkPrefill, StallThreshold: 10, ShutdownGrace: 30,
-		AdminAddr: "127.0.0.1:0", ToolParser: Auto, ReasoningParser: Auto,
+		AdminAddr: "127.0.0.1:0", ToolParser: byTemplate, ReasoningParser: byTemplate,
 	}
 }
 
@@ -313,8 +304,8 @@ func (w Worker) Validate() error {
 		bad(!slices.Contains(words, val), "%s: %q is not one of %s", key, val, strings.Join(words, ", "))
 	}
 	oneOf("backend", w.Backend, "auto", "cpu", "cuda")
-	oneOf("tool_parser", w.ToolParser, toolParsers...)
-	oneOf("reasoning_parser", w.ReasoningParser, reasoningParsers...)
+	oneOf("tool_parser", w.ToolParser, toolParsers()...)
+	oneOf("reasoning_parser", w.ReasoningParser, reasoningParsers()...)
 	bad(w.MaxBatchSize < 1, "max_batch_size: %d must be at least 1", w.MaxBatchSize)
 	bad(w.MaxNumTokens < w.KVCache.TokensPerBlock+1, "max_num_tokens: %d must be more than tokens_per_block (%d)", w.MaxNumTokens, w.KVCache.TokensPerBlock)
 	bad(w.MaxSeqLen < 0 || w.MaxSeqLen == 1, "max_seq_len: %d must be at least 2, or 0 for the model's own", w.MaxSeqLen)

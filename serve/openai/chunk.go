@@ -35,6 +35,9 @@ type Delta struct {
 	Usage     *Usage          // with continuous_usage_stats
 }
 
+// Empty tells that nothing of the answer is in it.
+func (d *Delta) Empty() bool { return d.Text == "" && d.Reasoning == "" && len(d.Calls) == 0 }
+
 // AppendRole appends the first event of a choice in a chat stream.
 func (c *Chunks) AppendRole(dst []byte, choice int) []byte {
 	dst = c.appendHead(dst, choice)

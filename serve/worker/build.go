@@ -308,17 +308,10 @@ func (j *job) show(r *request.Request) {
 		hidden = append(hidden, j.EOS...)
 	}
 	r.Shown = &request.Shown{Stop: j.wire.Stop, IncludeStop: j.wire.IncludeStop, Hidden: hidden, Special: j.markers()}
-	r.Text = j.text(r)
+	r.Text = runner.TextOf(j.Tokenizer, r)
 	for range r.Answers() - 1 {
-		r.ForkTexts = append(r.ForkTexts, j.text(r))
+		r.ForkTexts = append(r.ForkTexts, runner.TextOf(j.Tokenizer, r))
 	}
-}
-
-// text makes text of one choice's tokens.
-func (j *job) text(r *request.Request) request.Text {
-	return tokenizer.NewMatcher(j.Tokenizer.NewStream(r.Prompt, true).Show(r.Shown.Special), tokenizer.MatchOptions{
-		Stop: r.Shown.Stop, IncludeStop: r.Shown.IncludeStop, Hidden: r.Shown.Hidden, MinTokens: r.Sampling.MinTokens,
-	})
 }
 
 // checkModel refuses a name that is not served; no name means the only model.

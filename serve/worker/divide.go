@@ -2,6 +2,7 @@ package worker
 
 import (
 	"tandem/engine/request"
+	"tandem/engine/runner"
 	"tandem/engine/tokenizer/chat"
 	"tandem/serve/openai"
 )
@@ -27,15 +28,7 @@ func (j *job) format() chat.Format {
 
 // markers are the special tokens of the model that mark parts of the answer.
 func (j *job) markers() (ids []int32) {
-	f := j.format()
-	marks := []string{f.Calls.Marker()}
-	if f.Thought != chat.NoThought {
-		marks = append(marks, chat.ThinkOpen, chat.ThinkClose)
-	}
-	if f.Calls == chat.Mistral {
-		marks = append(marks, "[ARGS]", "[CALL_ID]")
-	}
-	for _, m := range marks {
+	for _, m := range j.format().Marks() {
 		if id, ok := j.Tokenizer.ID(m); ok && j.Tokenizer.IsSpecial(id) {
 			ids = append(ids, id)
 		}
@@ -56,14 +49,13 @@ func (j *job) divide(choice int) *divider {
 	if f == (chat.Format{Calls: chat.NoCalls}) {
 		return nil
 	}
-	o := chat.ParserOptions{Format: f, MaxCalls: j.wire.MaxCalls, Thinks: j.thinks()}
+	o := chat.ParserOptions{Format: f, Tools: j.wire.Tools, MaxCalls: j.wire.MaxCalls, Thinks: j.thinks()}
 	if j.wire.Forced != nil {
 		o.Function = j.wire.Forced.Function
 	}
-	o.Functions, _ = chat.Functions(j.wire.Tools) // they were checked; of what they lack the parser makes text
 	d := &divider{j: j, choice: choice, parser: chat.NewParser(o)}
 	if shown := j.shown(choice); len(shown) > 0 {
-		text := j.text(j.req)
+		text := runner.TextOf(j.Tokenizer, j.req)
 		for _, t := range shown {
 			s, _ := text.Push(t.ID)
 			d.parser.Push(s)

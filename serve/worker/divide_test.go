@@ -50,23 +50,7 @@ func wholeAnswer(t *testing.T, text string) divided {
 // add puts the events of a stream to what is there, at most so many, and returns the ids that stand for them.
 func (d *divided) add(t *testing.T, stream string, events int) (ids []int32) {
 	t.Helper()
-	reader := openai.NewEventReader(strings.NewReader(stream), 0)
-	var waiting []int32
-	for events > 0 {
-		ev, err := reader.Next()
-		if err != nil {
-			return ids
-		}
-		if _, list, ok := openai.IDsComment(ev); ok {
-			waiting = append(waiting, list...)
-			continue
-		}
-		data, ok := openai.EventData(ev)
-		if !ok || string(data) == "[DONE]" {
-			continue
-		}
-		events--
-		ids, waiting = append(ids, waiting...), nil
+	return readEvents(stream, events, func(data string) {
 		c := decode[struct {
 			Choices []struct {
 				Delta struct {
@@ -79,7 +63,7 @@ func (d *divided) add(t *testing.T, stream string, events int) (ids []int32) {
 				}
 				Finish string `json:"finish_reason"`
 			}
-		}](t, string(data))
+		}](t, data)
 		for _, ch := range c.Choices {
 			d.Reasoning += ch.Delta.Reasoning
 			d.Content += ch.Delta.Content
@@ -92,8 +76,7 @@ func (d *divided) add(t *testing.T, stream string, events int) (ids []int32) {
 				}
 			}
 		}
-	}
-	return ids
+	})
 }
 
 func TestAnswersWithParts(t *testing.T) {
@@ -182,17 +165,19 @@ func TestAnswersWithParts(t *testing.T) {
 
 // TestFirstTokenOfAPart: a ctx worker shows of the first token what a stream would, in its part, and nothing of a mark.
 func TestFirstTokenOfAPart(t *testing.T) {
-	for _, c := range []struct{ say, prompt, delta, content string }{
-		{"<think>", "", "", ""},
-		{"Hello", "", `{"content":"H"}`, "H"},
-		{"Hello", `,"disaggregated_params":{"request_type":"context_only","disagg_request_id":77,"resolved_thinking":true}`, `{"reasoning_content":"H"}`, ""},
+	id := openai.ToolCallID(openai.ReplyID(openai.Chat, "r1"), 0, 0)
+	for _, c := range []struct{ say, more, delta, content string }{
+		{"<think>", "}", "", ""},
+		{"Hello", "}", `{"content":"H"}`, "H"},
+		{"Hello", `,"resolved_thinking":true}`, `{"reasoning_content":"H"}`, ""},
+		{
+			"{}", `},"tool_choice":{"type":"function","function":{"name":"now"}}`,
+			`{"tool_calls":[{"index":0,"id":"` + id + `","type":"function","function":{"name":"now","arguments":"{"}}]}`, "",
+		},
 	} {
-		params := c.prompt
-		if params == "" {
-			params = `,"disaggregated_params":{"request_type":"context_only","disagg_request_id":77}`
-		}
 		srv := serveFormat(t, newEngine(executor.Ctx, c.say), qwen)
-		status, _, text := post(t, srv.URL+"/v1/chat/completions", chatHi+`,"max_tokens":50`+params+"}")
+		body := chatTools + `,"max_tokens":50,"disaggregated_params":{"request_type":"context_only","disagg_request_id":77` + c.more + "}"
+		status, _, text := post(t, srv.URL+"/v1/chat/completions", body, "X-Request-ID", "r1")
 		if status != 200 {
 			t.Fatal(text)
 		}

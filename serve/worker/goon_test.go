@@ -20,15 +20,15 @@ type streamedReply struct {
 	ids      []int32 // behind the text
 }
 
-// readReply reads the first events of a stream: the ids of a comment count once the event behind them is there.
-func readReply(t *testing.T, stream string, events int) (r streamedReply) {
-	t.Helper()
+// readEvents reads the first events of a stream and returns the ids behind them: those of a comment count once the event
+// behind them is there.
+func readEvents(stream string, events int, each func(data string)) (ids []int32) {
 	reader := openai.NewEventReader(strings.NewReader(stream), 0)
 	var waiting []int32
 	for events > 0 {
 		ev, err := reader.Next()
 		if err != nil {
-			return r
+			return ids
 		}
 		data, ok := openai.EventData(ev)
 		switch _, list, isIDs := openai.IDsComment(ev); {
@@ -39,7 +39,15 @@ func readReply(t *testing.T, stream string, events int) (r streamedReply) {
 			continue
 		}
 		events--
-		r.ids, waiting = append(r.ids, waiting...), nil
+		ids, waiting = append(ids, waiting...), nil
+		each(string(data))
+	}
+	return ids
+}
+
+func readReply(t *testing.T, stream string, events int) (r streamedReply) {
+	t.Helper()
+	r.ids = readEvents(stream, events, func(data string) {
 		c := decode[struct {
 			Choices []struct {
 				Text     string
@@ -50,7 +58,7 @@ func readReply(t *testing.T, stream string, events int) (r streamedReply) {
 				Finish string `json:"finish_reason"`
 			}
 			Usage *openai.Usage
-		}](t, string(data))
+		}](t, data)
 		if c.Usage != nil {
 			r.usage = c.Usage
 		}
@@ -63,7 +71,7 @@ func readReply(t *testing.T, stream string, events int) (r streamedReply) {
 				}
 			}
 		}
-	}
+	})
 	return r
 }
 

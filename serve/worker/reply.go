@@ -105,7 +105,7 @@ func (j *job) choice(i int, a *answer) openai.Choice {
 	if j.wire.ReturnTokenIDs {
 		c.TokenIDs = idsOf(a.tokens)
 	}
-	if goesOn && (d.Text != "" || d.Reasoning != "") {
+	if goesOn && !d.Empty() {
 		c.FirstDelta = openai.AppendFirstDelta(nil, j.wire.Endpoint, d)
 	}
 	return c

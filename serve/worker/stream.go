@@ -96,7 +96,7 @@ func (st *streamer) output(o *runner.Output) error {
 	ended := o.Finish != request.Running
 	divide := st.divide[o.Choice]
 	divide.next(&d, o.Text, ended)
-	show := ended || d.Text != "" || d.Reasoning != "" || len(d.Calls) > 0
+	show := ended || !d.Empty()
 	if ended {
 		d.Finish = divide.finish(o.Finish)
 	}

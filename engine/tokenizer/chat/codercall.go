@@ -3,14 +3,15 @@ package chat
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"strings"
 )
 
 // coderCall is a call whose parameters stand between tags.
 type coderCall struct {
-	written int            // parameters
-	seen    int            // of rest, up to which no end of a parameter is
-	types   map[string]any // of the function's parameters, by name
+	written int                 // parameters
+	now     []byte              // of the one that comes, its name included
+	types   map[string][]string // of the function's parameters, by name
 }
 
 const (
@@ -64,7 +65,8 @@ func (p *Parser) inCoder(end bool) bool {
 	case maybeParam || maybeCloses:
 		return false
 	case param:
-		return p.parameter(end)
+		p.rest, p.coder.now = p.rest[len(paramOpen):], p.coder.now[:0]
+		return p.enter((*Parser).inParameter)
 	case closes:
 		p.rest = p.rest[len(coderClose):]
 	case end: // it broke off: so do the arguments
@@ -75,33 +77,50 @@ func (p *Parser) inCoder(end bool) bool {
 	return p.enter((*Parser).closeTag)
 }
 
-// parameter takes one that is complete.
-func (p *Parser) parameter(end bool) bool {
-	from := max(p.coder.seen-len(paramClose), len(paramOpen))
-	at := strings.Index(p.rest[from:], paramClose)
+// inParameter gathers one: how it is to be written shows at its end. If it breaks off, so do the arguments.
+func (p *Parser) inParameter(bool) bool {
+	c := &p.coder
+	at := strings.Index(p.rest, paramClose)
 	if at < 0 {
-		p.coder.seen = len(p.rest)
-		if end {
-			p.rest = ""
-		}
+		n := max(0, len(p.rest)-len(paramClose)+1) // the begin of the end may be there
+		c.now, p.rest = append(c.now, p.rest[:n]...), p.rest[n:]
 		return false
 	}
-	key, value, _ := strings.Cut(p.rest[len(paramOpen):from+at], ">")
-	p.rest, p.coder.seen = p.rest[from+at+len(paramClose):], 0
+	key, value, _ := strings.Cut(string(append(c.now, p.rest[:at]...)), ">")
+	p.rest = p.rest[at+len(paramClose):]
 	value = strings.TrimSuffix(strings.TrimPrefix(value, "\n"), "\n")
-	if p.coder.written++; p.coder.written > 1 {
+	if c.written++; c.written > 1 {
 		p.arguments(", ")
 	}
-	p.arguments(quote(key) + ": " + p.coder.encode(key, value))
-	return true
+	p.arguments(quote(key) + ": " + c.encode(key, value))
+	return p.enter((*Parser).inCoder)
 }
 
-// encode writes a value by the type that the request's function gives it: text, unless it is of another type and reads as such.
+// encode writes a value by the types that the request's function gives it: as text, unless it has another type and reads as such.
 func (c *coderCall) encode(key, value string) string {
-	if t := c.types[key]; t != nil && t != "string" && json.Valid([]byte(value)) {
-		return value
+	types := c.types[key]
+	of := func(typ string) bool { return isOf(typ, value) }
+	if len(types) == 0 || !json.Valid([]byte(value)) || slices.Contains(types, "string") && !slices.ContainsFunc(types, of) {
+		return quote(value)
 	}
-	return quote(value)
+	return value
+}
+
+// isOf tells whether JSON is of a type that is not text: quotes would be part of the text.
+func isOf(typ, value string) bool {
+	switch strings.TrimLeft(value, white)[0] {
+	case '{':
+		return typ == "object"
+	case '[':
+		return typ == "array"
+	case 't', 'f':
+		return typ == "boolean"
+	case 'n':
+		return typ == "null"
+	case '"':
+		return false
+	}
+	return typ == "number" || typ == "integer"
 }
 
 func quote(s string) string {
@@ -113,17 +132,39 @@ func quote(s string) string {
 }
 
 // typesOf are the types of a function's parameters, as far as its schema tells them.
-func (p *Parser) typesOf(name string) map[string]any {
-	out := map[string]any{}
-	for _, f := range p.o.Functions {
-		var schema struct {
-			Properties map[string]struct{ Type any }
-		}
+func (p *Parser) typesOf(name string) map[string][]string {
+	out := map[string][]string{}
+	for _, f := range p.functions() {
+		var schema struct{ Properties map[string]typed }
 		if f.Name != name || json.Unmarshal(f.Parameters, &schema) != nil {
 			continue
 		}
 		for key, v := range schema.Properties {
-			out[key] = v.Type
+			out[key] = v.types()
+		}
+	}
+	return out
+}
+
+// typed is what of a schema names types.
+type typed struct {
+	Type         any // a name or a list of them
+	AnyOf, OneOf []typed
+}
+
+func (t *typed) types() (out []string) {
+	list, ok := t.Type.([]any)
+	if !ok {
+		list = []any{t.Type}
+	}
+	for _, v := range list {
+		if name, ok := v.(string); ok {
+			out = append(out, name)
+		}
+	}
+	for _, of := range [][]typed{t.AnyOf, t.OneOf} {
+		for i := range of {
+			out = append(out, of[i].types()...)
 		}
 	}
 	return out

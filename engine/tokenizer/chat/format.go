@@ -1,10 +1,6 @@
 package chat
 
-import (
-	"encoding/json"
-	"fmt"
-	"strings"
-)
+import "strings"
 
 // CallFormat names how a model writes the functions that it calls.
 type CallFormat string
@@ -36,8 +32,8 @@ const (
 
 // The markers of reasoning.
 const (
-	ThinkOpen  = "<think>"
-	ThinkClose = "</think>"
+	thinkOpen  = "<think>"
+	thinkClose = "</think>"
 )
 
 const (
@@ -68,7 +64,7 @@ func formatOf(source string) Format {
 	case has("<|start_header_id|>") && has(`"parameters"`):
 		f.Calls = Llama3
 	}
-	if has(ThinkOpen) || has(ThinkClose) {
+	if has(thinkOpen) || has(thinkClose) {
 		f.Thought = MarkedThought
 	}
 	return f
@@ -77,18 +73,21 @@ func formatOf(source string) Format {
 // Format is what the template says of the model's answers.
 func (t *Template) Format() Format { return t.format }
 
-// Marker is the text that begins calls, empty if nothing does. A tokenizer may have it as a special token, which is then to
-// be part of the text that a Parser gets.
-func (c CallFormat) Marker() string {
-	switch c {
+// Marks are the texts that set the parts off. A tokenizer may have them as special tokens, which are then to be part of the
+// text that a Parser gets.
+func (f Format) Marks() (marks []string) {
+	switch f.Calls {
 	case Hermes, QwenCoder:
-		return callOpen
+		marks = []string{callOpen, callClose}
 	case Llama3:
-		return pythonTag
+		marks = []string{pythonTag}
 	case Mistral:
-		return mistralTag
+		marks = []string{mistralTag, "[ARGS]", "[CALL_ID]"}
 	}
-	return ""
+	if f.Thought != NoThought {
+		marks = append(marks, thinkOpen, thinkClose)
+	}
+	return marks
 }
 
 // markers are the texts that end the content.
@@ -106,27 +105,5 @@ func (c CallFormat) markers() []string {
 
 // Thinks tells whether a prompt leaves the model in the midst of its reasoning.
 func Thinks(promptEnd string) bool {
-	return strings.HasSuffix(strings.TrimRight(promptEnd, white), ThinkOpen)
-}
-
-// Function is one that the model may call.
-type Function struct {
-	Name       string
-	Parameters json.RawMessage // JSON schema, nil = none
-}
-
-// Functions reads the tools of a request.
-func Functions(tools json.RawMessage) ([]Function, error) {
-	if len(tools) == 0 {
-		return nil, nil
-	}
-	var list []struct{ Function Function }
-	if err := json.Unmarshal(tools, &list); err != nil {
-		return nil, fmt.Errorf("tools: %w", err)
-	}
-	out := make([]Function, len(list))
-	for i := range list {
-		out[i] = list[i].Function
-	}
-	return out, nil
+	return strings.HasSuffix(strings.TrimRight(promptEnd, white), thinkOpen)
 }

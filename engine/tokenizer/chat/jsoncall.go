@@ -111,8 +111,9 @@ func (p *Parser) feed(b byte) (again, ok bool) {
 		switch {
 		case b == '{':
 			*c = jsonCalls{step: atKey, list: c.list}
-		case b == ']' && c.list:
+		case b == ']' && c.list: // without any call it is text
 			c.step = finished
+			return false, c.named
 		default:
 			return false, b == ',' && c.list
 		}

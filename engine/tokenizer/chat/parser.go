@@ -1,6 +1,7 @@
 package chat
 
 import (
+	"encoding/json"
 	"slices"
 	"strings"
 )
@@ -18,23 +19,13 @@ type CallDelta struct {
 	Arguments string // the next bytes of a JSON object
 }
 
-// Empty tells that nothing came.
-func (a *Answer) Empty() bool { return a.Reasoning == "" && a.Content == "" && len(a.Calls) == 0 }
-
-// add appends what came later.
-func (a *Answer) add(b Answer) {
-	a.Reasoning += b.Reasoning
-	a.Content += b.Content
-	a.Calls = append(a.Calls, b.Calls...)
-}
-
 // ParserOptions say what to look for.
 type ParserOptions struct {
 	Format
-	Thinks    bool       // the prompt has opened the reasoning
-	Functions []Function // of the request
-	Function  string     // of OneCall
-	MaxCalls  int        // further ones are left out; 0 = any number
+	Thinks   bool            // the prompt has opened the reasoning
+	Tools    json.RawMessage // of the request
+	Function string          // of OneCall
+	MaxCalls int             // further ones are left out; 0 = any number
 }
 
 // Parser divides an answer into reasoning, content and calls while it is written. What it has returned after some text does
@@ -47,6 +38,8 @@ type Parser struct {
 	live  []byte                         // arguments on their way out
 	json  jsonCalls
 	coder coderCall
+	tools []function // read when they are needed
+	ends  []string   // markers, of content
 	calls int
 	mute  bool // the call that is read is one too many
 	out   Answer
@@ -54,7 +47,7 @@ type Parser struct {
 
 // NewParser starts with an answer.
 func NewParser(o ParserOptions) *Parser {
-	p := &Parser{o: o, state: (*Parser).atStart}
+	p := &Parser{o: o, state: (*Parser).atStart, ends: o.Calls.markers()}
 	if o.Thought == FirstThought || o.Thought == MarkedThought && o.Thinks {
 		p.state = (*Parser).atThought
 	}
@@ -119,10 +112,10 @@ func (p *Parser) atStart(end bool) bool {
 		return p.enter((*Parser).atAnswer)
 	}
 	t := strings.TrimLeft(p.rest, white)
-	yes, maybe := begins(t, ThinkOpen, end)
+	yes, maybe := begins(t, thinkOpen, end)
 	switch {
 	case yes:
-		p.rest = t[len(ThinkOpen):]
+		p.rest = t[len(thinkOpen):]
 		return p.enter((*Parser).atThought)
 	case maybe:
 		return false
@@ -144,12 +137,12 @@ func (p *Parser) skip(end bool) bool {
 func (p *Parser) atThought(end bool) bool { return p.skip(end) && p.enter((*Parser).inThought) }
 
 func (p *Parser) inThought(end bool) bool {
-	if i := strings.Index(p.rest, ThinkClose); i >= 0 {
+	if i := strings.Index(p.rest, thinkClose); i >= 0 {
 		p.out.Reasoning += trimRight(p.rest[:i])
-		p.rest = p.rest[i+len(ThinkClose):]
+		p.rest = p.rest[i+len(thinkClose):]
 		return p.enter((*Parser).afterMark)
 	}
-	n := certain(p.rest, ThinkClose)
+	n := certain(p.rest, thinkClose)
 	if end {
 		n = len(p.rest)
 	}
@@ -200,20 +193,19 @@ func (p *Parser) atLlama(end bool) bool {
 
 // inContent is text, until a marker.
 func (p *Parser) inContent(end bool) bool {
-	markers := p.o.Calls.markers()
-	if len(markers) == 0 {
+	if len(p.ends) == 0 {
 		p.out.Content += p.rest
 		p.rest = ""
 		return false
 	}
 	at, mark := -1, ""
-	for _, m := range markers {
+	for _, m := range p.ends {
 		if i := strings.Index(p.rest, m); i >= 0 && (at < 0 || i < at) {
 			at, mark = i, m
 		}
 	}
 	if at < 0 {
-		n := certain(p.rest, markers...)
+		n := certain(p.rest, p.ends...)
 		if end {
 			n = len(p.rest)
 		}
@@ -306,5 +298,24 @@ func (p *Parser) refuse() bool {
 
 // known tells whether the request has a function of this name.
 func (p *Parser) known(name string) bool {
-	return slices.ContainsFunc(p.o.Functions, func(f Function) bool { return f.Name == name })
+	return slices.ContainsFunc(p.functions(), func(f function) bool { return f.Name == name })
+}
+
+// function is one that the model may call.
+type function struct {
+	Name       string
+	Parameters json.RawMessage // JSON schema, nil = none
+}
+
+// functions reads the request's tools, which are long, and of no use to most answers.
+func (p *Parser) functions() []function {
+	if p.tools == nil {
+		var list []struct{ Function function }
+		_ = json.Unmarshal(p.o.Tools, &list) // they were checked; of what they lack the parser makes text
+		p.tools = make([]function, len(list))
+		for i := range list {
+			p.tools[i] = list[i].Function
+		}
+	}
+	return p.tools
 }

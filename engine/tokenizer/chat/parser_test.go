@@ -11,13 +11,19 @@ import (
 	"pgregory.net/rapid"
 )
 
-var weather = []Function{
-	{Name: "weather", Parameters: json.RawMessage(`{"type":"object","properties":{"city":{"type":"string"},"days":{"type":"integer"},"units":{"type":["string","null"]}}}`)},
-	{Name: "now"},
-}
+var weather = json.RawMessage(`[{"type":"function","function":{"name":"weather","parameters":{"type":"object","properties":{
+	"city":{"type":"string"},"days":{"type":"integer"},"units":{"type":["string","null"]},"at":{"anyOf":[{"type":"number"},{"type":"null"}]}}}}},
+	{"type":"function","function":{"name":"now"}}]`)
 
 // call is a whole call of an answer.
 type call struct{ name, args string }
+
+// add appends what came later.
+func (a *Answer) add(b Answer) {
+	a.Reasoning += b.Reasoning
+	a.Content += b.Content
+	a.Calls = append(a.Calls, b.Calls...)
+}
 
 // gather puts deltas together and checks that they are in order.
 func gather(t testing.TB, deltas []CallDelta) (out []call) {
@@ -75,6 +81,7 @@ var parserCases = []struct {
 		name: "hermes, a list", o: marked(Hermes), text: `<tool_call>[{"name": "weather", "arguments": {"city": "x"}}, {"name": "now"}]</tool_call>`,
 		calls: []call{{"weather", `{"city": "x"}`}, {"now", `{}`}},
 	},
+	{name: "hermes, no calls in a list", o: marked(Hermes), text: `<tool_call>[ ]</tool_call> x`, content: `<tool_call>[ ]</tool_call> x`},
 	{name: "hermes without the end", o: marked(Hermes), text: `<tool_call>{"name": "now", "arguments": null} that was it`, calls: []call{{"now", `{}`}}, content: "that was it"},
 	{name: "hermes cut", o: marked(Hermes), text: `<tool_call>{"name": "now", "arguments": {"a": "b`, calls: []call{{"now", `{"a": "b`}}},
 	{name: "hermes cut before the name", o: marked(Hermes), text: "a\n<tool_call>{\"na", content: "a\n<tool_call>{\"na"},
@@ -100,6 +107,7 @@ var parserCases = []struct {
 		content: "Wait.", calls: []call{{"weather", `{"city": "{x"}`}, {"now", `{}`}},
 	},
 	{name: "mistral, old names", o: marked(Mistral), text: `[TOOL_CALLS]weather{"city": "x"}`, calls: []call{{"weather", `{"city": "x"}`}}},
+	{name: "mistral, no calls", o: marked(Mistral), text: `[TOOL_CALLS][ ]`, content: `[TOOL_CALLS][ ]`},
 	{name: "mistral, nothing", o: marked(Mistral), text: `[TOOL_CALLS]`, content: `[TOOL_CALLS]`},
 	{
 		name: "coder", o: marked(QwenCoder),
@@ -108,6 +116,11 @@ var parserCases = []struct {
 	},
 	{name: "coder without the tag", o: marked(QwenCoder), text: "<function=now></function> so", calls: []call{{"now", `{}`}}, content: "so"},
 	{name: "coder, a number that is none", o: marked(QwenCoder), text: "<function=weather><parameter=days>few</parameter></function>", calls: []call{{"weather", `{"days": "few"}`}}},
+	{
+		name: "coder, types by choice", o: marked(QwenCoder),
+		text:  "<function=weather><parameter=units>5</parameter><parameter=at>5.5</parameter><parameter=city>\"x\"</parameter></function>",
+		calls: []call{{"weather", `{"units": "5", "at": 5.5, "city": "\"x\""}`}},
+	},
 	{name: "coder cut", o: marked(QwenCoder), text: "<tool_call>\n<function=weather>\n<parameter=city>\nNew", calls: []call{{"weather", `{`}}},
 	{name: "coder, no function", o: marked(QwenCoder), text: "<tool_call>\n{}", content: "<tool_call>\n{}"},
 	{name: "any", o: ParserOptions{Format: Format{Calls: AnyCalls}}, text: `[{"name": "now", "parameters": {"a":1}}, {"name":"now","parameters":{}}]`, calls: []call{{"now", `{"a":1}`}, {"now", "{}"}}},
@@ -115,7 +128,7 @@ var parserCases = []struct {
 }
 
 func marked(c CallFormat) ParserOptions {
-	return ParserOptions{Format: Format{Calls: c, Thought: MarkedThought}, Functions: weather}
+	return ParserOptions{Format: Format{Calls: c, Thought: MarkedThought}, Tools: weather}
 }
 
 func opened(c CallFormat) ParserOptions {
@@ -189,7 +202,7 @@ func FuzzParser(f *testing.F) {
 	}
 	formats := []CallFormat{NoCalls, Hermes, Llama3, Mistral, QwenCoder, AnyCalls}
 	f.Fuzz(func(t *testing.T, text string, format uint8) {
-		o := ParserOptions{Format: Format{Calls: formats[int(format)%len(formats)]}, Functions: weather}
+		o := ParserOptions{Format: Format{Calls: formats[int(format)%len(formats)]}, Tools: weather}
 		a := parse(o, text)
 		if calls := gather(t, a.Calls); len(calls) == 0 && a.Content != text {
 			t.Fatalf("%q became %q without a call", text, a.Content)
