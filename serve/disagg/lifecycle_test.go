@@ -2,6 +2,7 @@ package disagg
 
 import (
 	"encoding/json"
+	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -94,6 +95,21 @@ func TestGenSkippedStream(t *testing.T) { // scenario 5
 	usage := `"usage":{"prompt_tokens":5,"completion_tokens":1,"total_tokens":6`
 	check("no text", ctxReply{finish: "stop", text: "-"}, `"role":"assistant"`, `"finish_reason":"stop"`, usage, "[DONE]")
 	check("text", ctxReply{finish: "stop"}, `"role":"assistant"`, `{"content":"A"}`, `"finish_reason":"stop"`, usage, "[DONE]")
+}
+
+// The calls of a message have no index, those of a delta must have one.
+func TestGenSkippedStreamWithACall(t *testing.T) {
+	reply := ctxReply{finish: "length"}
+	c := newStub(t, discovery.Context, func(_ int, q seen, w http.ResponseWriter, _ *http.Request) {
+		call := `"content":null,"tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{"}}]`
+		_, _ = io.WriteString(w, strings.Replace(reply.body(q), `"content":"A"`, call, 1))
+	})
+	r := newRig(t, []*stub{c}, []*stub{newStub(t, discovery.Generation, genReply{}.script)})
+	a := r.post(chats, `{"model":"tiny","messages":[{"role":"user","content":"x"}],"max_tokens":1,"stream":true}`)
+	want := `"delta":{"tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{"},"index":0}]}`
+	if len(a.events) != 4 || !strings.Contains(a.events[1], want) || !strings.Contains(a.events[2], `"finish_reason":"length"`) {
+		t.Errorf("%q, %v", a.events, a.err)
+	}
 }
 
 func TestLengthFromOlderWorker(t *testing.T) { // scenario 6

@@ -109,11 +109,29 @@ func deltaOf(choice *openai.Body) (json.RawMessage, bool) {
 		switch {
 		case name == "role" || string(val) == "null" || string(val) == "[]":
 			msg.Delete(name)
+		case name == "tool_calls":
+			msg.Set(name, numbered(val))
+			rich = true
 		case name != "content":
 			rich = true
 		}
 	}
 	return msg.AppendJSON(nil), rich
+}
+
+// numbered gives a message's calls the index that those of a delta have.
+func numbered(raw json.RawMessage) json.RawMessage {
+	var list []json.RawMessage
+	if json.Unmarshal(raw, &list) != nil {
+		return raw
+	}
+	for i := range list {
+		if call, err := openai.ParseBody(list[i]); err == nil {
+			call.Set("index", number(i))
+			list[i] = call.AppendJSON(nil)
+		}
+	}
+	return joinList(list)
 }
 
 // choiceText is the choice's text, "" if it has none.
