@@ -115,7 +115,7 @@ func (w *way) run(p []byte, by func(func(uintptr) bool) error) (int, error) {
 }
 
 func (w *way) read(fd uintptr) bool {
-	w.n, w.err = sysRead(fd, w.p)
+	w.n, w.err = sysRead(fd, w.p[:min(len(w.p), atOnce)])
 	return w.err != syscall.EAGAIN //nolint:errorlint // a system call's own error
 }
 

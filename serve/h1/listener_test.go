@@ -85,6 +85,27 @@ func TestDirectDeadlines(t *testing.T) {
 	}
 }
 
+// TestDirectReadsAreBounded: a read takes no more than atOnce, whatever has arrived and however much there is room for.
+func TestDirectReadsAreBounded(t *testing.T) {
+	near, far := socketPair(t)
+	buf := make([]byte, 8*atOnce)
+	go func() { _, _ = far.Write(buf); _ = far.CloseWrite() }()
+	got := make([]byte, len(buf))
+	total := 0
+	for {
+		n, err := near.Read(got)
+		if total += n; n > atOnce {
+			t.Fatalf("%d bytes in one call", n)
+		}
+		if err != nil {
+			if err != io.EOF || total != len(buf) { //nolint:errorlint // net/http compares it, too
+				t.Fatal(total, err)
+			}
+			return
+		}
+	}
+}
+
 // TestDirectEnds: what a connection says at its end.
 func TestDirectEnds(t *testing.T) {
 	near, far := socketPair(t)
