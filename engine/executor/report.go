@@ -38,7 +38,7 @@ type RequestReport struct {
 
 	Prompt, Output, MaxTokens int // tokens
 	Computed, Cached          int // tokens with K and V, and of the prompt those that were found
-	Blocks                    int // of its page table
+	Blocks                    int // that it has
 	Committed                 int // of them shared or in the index
 	Pauses                    int
 	Failures                  int // failed steps in a row
@@ -65,10 +65,11 @@ func (c *Core) Requests(dst []RequestReport) []RequestReport {
 }
 
 func (c *Core) report(s *sequence) RequestReport {
+	passed := s.passed()
 	r := RequestReport{
 		ID: s.req.ID, Choice: s.choice, Kind: s.req.Kind, State: s.State, Transfer: transfer.ID(s.req.TransferID),
 		Number: s.Number, Lent: s.lent, Prompt: s.prompt, Output: s.output(), MaxTokens: s.max, Computed: s.done, Cached: s.cached,
-		Blocks: len(s.Table), Committed: min(s.committed, len(s.Table)), Pauses: s.Pauses, Failures: s.tries, Priority: s.Priority,
+		Blocks: len(s.Table) - passed, Committed: max(0, min(s.committed, len(s.Table))-passed), Pauses: s.Pauses, Failures: s.tries, Priority: s.Priority,
 		Arrived: s.arrived, Entered: s.entered, Attached: s.lease.attached, Answered: s.pull.answered,
 	}
 	for k := range NumHolds {

@@ -17,15 +17,25 @@ func (c *Core) behind(s *sequence) int {
 }
 
 // trim gives back the blocks of s that are before the window. A ctx leg keeps its
-// blocks for the hand-over, and several choices keep those that they will share;
-// so does any request what the reuse policy has not let others see yet.
+// blocks for the hand-over, and the first of several choices keeps them until the
+// others have theirs; so does any request what the reuse policy has not let others
+// see yet.
 func (c *Core) trim(s *sequence) {
 	n := min(c.behind(s), s.committed)
-	if n == 0 || s.req.Kind == request.ContextOnly || s.fam != nil {
+	if n == 0 || s.req.Kind == request.ContextOnly || len(s.forks) > 0 {
 		return
 	}
 	if freed := c.kv.ReleaseHead(s.Table, n); freed > 0 {
 		c.gained = c.now
 		c.stats.WindowFreed += uint64(freed)
 	}
+}
+
+// passed returns how many blocks of s a window has passed: they are in its table, but
+// it has them no more.
+func (s *sequence) passed() (n int) {
+	for n < len(s.Table) && s.Table[n] < 0 {
+		n++
+	}
+	return n
 }

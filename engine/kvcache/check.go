@@ -8,9 +8,10 @@ import (
 // Check proves the pool's invariants against the tables that are alive:
 // references add up (INV-1), each block is in exactly one place and the places
 // add up to N (INV-2), the index and the blocks agree (INV-3), and a free
-// parent outlives its free children (INV-7), unless tables let go of it first. The same holds for the tiers below,
-// where moves take the place of references, and no content is on the device and in
-// the host (HO-4). It is slow: for tests, debug builds and shutdown.
+// parent outlives its free children (INV-7), unless tables let go of it first. The
+// same holds for the tiers below, where moves take the place of references, and no
+// content is on the device and in the host (HO-4). It is slow: for tests, debug
+// builds and shutdown.
 func (m *Manager) Check(tables iter.Seq[[]int32]) error {
 	refs := make([]int32, len(m.blocks))
 	for t := range tables {

@@ -101,6 +101,31 @@ func TestEvictionTakesTailsFirst(t *testing.T) {
 	}
 }
 
+// A table that let go of its beginning, bit by bit, leaves its blocks in the order of
+// one that did not: the last is given up first.
+func TestReleasedHeadsOutliveTheRest(t *testing.T) {
+	m := newPool(t, 8, 4, false)
+	a, _ := run(t, m, blockhash.Root("m0", "", ""), seqTokens(0, 24))
+	for _, c := range []struct{ n, released int }{{2, 2}, {2, 0}, {4, 2}, {0, 0}} {
+		if got := m.ReleaseHead(a.table, c.n); got != c.released {
+			t.Errorf("%d of the first %d blocks released", got, c.n)
+		}
+	}
+	if m.Free() != 6 || a.table[3] != -1 || a.table[4] < 0 {
+		t.Fatalf("%d blocks free, table %v", m.Free(), a.table)
+	}
+	m.Release(a.table)
+	check(t, m)
+	for left := 5; left >= 0; left-- {
+		if _, ok := m.Take(nil, 1+2*(left/5)); !ok {
+			t.Fatal("no room")
+		}
+		if got := m.Match(nil, a.hashes, false); len(got) != left {
+			t.Fatalf("%d blocks can be found, want %d", len(got), left)
+		}
+	}
+}
+
 func TestPriorityKeepsBlocks(t *testing.T) {
 	for _, p := range []uint8{DefaultPriority, 80} {
 		m := newPool(t, 4, 4, false)

@@ -142,8 +142,9 @@ func (m *Manager) Share(ids []int32) {
 func (m *Manager) Release(table []int32) {
 	for i := len(table) - 1; i >= 0; i-- {
 		id := table[i]
-		if id < 0 {
-			continue // ReleaseHead was here
+		if id < 0 { // ReleaseHead was here: what it let go of is no use without what is before it
+			m.keepBefore(table[i+1:])
+			return
 		}
 		b := &m.blocks[id]
 		if b.ref--; b.ref < 0 {
@@ -170,6 +171,17 @@ func (m *Manager) ReleaseHead(table []int32, n int) (released int) {
 		table[i] = -1
 	}
 	return n - from
+}
+
+// keepBefore lets what a free block follows be given up after it, as if all of the
+// table had been released at once.
+func (m *Manager) keepBefore(table []int32) {
+	if len(table) == 0 {
+		return
+	}
+	if b := &m.blocks[table[0]]; b.indexed && b.list != listNone {
+		m.raiseAncestors(b.parent, b.priority, true)
+	}
 }
 
 // park puts an unreferenced block into its free list.

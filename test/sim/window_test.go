@@ -23,6 +23,9 @@ func TestWindowFreesBlocks(t *testing.T) {
 			}
 			if st := w.Core.Stats(); st.Decoding > 0 {
 				most = max(most, st.BlocksActive)
+				if q := w.Core.Requests(nil)[0]; q.Blocks != st.BlocksActive || q.Committed > q.Blocks {
+					t.Fatalf("%d blocks are in use, it is said to have %d, %d of them shared", st.BlocksActive, q.Blocks, q.Committed)
+				}
 			}
 		}
 		mustRun(t, w)
@@ -31,6 +34,31 @@ func TestWindowFreesBlocks(t *testing.T) {
 		if st := w.Core.Stats(); most > 5 || st.WindowFreed < 28 {
 			t.Errorf("overlap %v: up to %d blocks while decoding, %d given back", overlap, most, st.WindowFreed)
 		}
+	}
+}
+
+// Choices of one request share the prompt's blocks until the window has passed them.
+func TestWindowFreesBlocksOfEveryChoice(t *testing.T) {
+	c := config(4, 100)
+	c.Window = 10
+	w := worker(t, c)
+	w.Strict = true
+	r := full(0, prompt(0, 30), 60)
+	r.Choices = 3
+	w.Submit(0, r, nil)
+	last := 0
+	for w.Tracks[0] == nil || w.Tracks[0].Finish == request.Running {
+		if _, err := w.Step(0); err != nil {
+			t.Fatal(err)
+		}
+		if st := w.Core.Stats(); st.Decoding == 3 {
+			last = st.BlocksActive
+		}
+	}
+	mustRun(t, w)
+	verify(t, w)
+	if st := w.Core.Stats(); last == 0 || last > 3*4 || st.WindowFreed < 3*18 {
+		t.Errorf("%d blocks at the end, %d given back", last, st.WindowFreed)
 	}
 }
 
