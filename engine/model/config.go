@@ -154,7 +154,7 @@ func (c *Config) Validate() error {
 // KVBytesPerToken returns the bytes of keys and values of one position over all
 // layers when the cache stores elements of type t.
 func (c *Config) KVBytesPerToken(t tensor.DType) int {
-	return c.Layers * 2 * c.KVHeads * c.HeadDim * t.GroupBytes()
+	return tensor.KVShape{Layers: c.Layers, KVHeads: c.KVHeads, HeadDim: c.HeadDim, BlockTokens: 1, DType: t}.BlockBytes()
 }
 
 func (c *Config) setEOS(ids []int32) {
@@ -171,7 +171,7 @@ func (c *Config) setWindows(window int, slides func(layer int) bool) {
 	for i := range min(c.Layers, maxLayers) {
 		w := 0
 		if slides(i) {
-			w = window
+			w = min(window, c.Context)
 		}
 		c.Windows = append(c.Windows, w)
 	}
@@ -199,7 +199,8 @@ func (c *Config) Reach() int {
 }
 
 // WithinWindow returns the model for requests no longer than its smallest window.
-// For these, windows change nothing, and so it has none.
+// For these, windows change nothing, and so it has none. The model must have no
+// LocalRoPE, which goes by windows.
 func (c Config) WithinWindow() Config {
 	for _, w := range c.Windows {
 		if w > 0 {

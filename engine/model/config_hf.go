@@ -120,9 +120,10 @@ func parseHFConfig(config, generation []byte, hasHead bool) (Config, error) {
 	if len(h.BOS) == 1 {
 		c.BOS = h.BOS[0]
 	}
-	c.RoPE = h.rope(&c)
 	if c.Arch == archGemma3 {
 		h.gemma(&c)
+	} else {
+		c.RoPE = h.rope(&c)
 	}
 	if err := h.windows(&c); err != nil {
 		return c, fmt.Errorf("config.json: %w", err)

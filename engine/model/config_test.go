@@ -112,6 +112,7 @@ func TestGGUFConfig(t *testing.T) {
 
 func TestHFConfigDefaults(t *testing.T) {
 	const base = `"num_hidden_layers":1,"hidden_size":64,"intermediate_size":8,"num_attention_heads":4,"vocab_size":64,"max_position_embeddings":8192,"rms_norm_eps":1e-5`
+	const gemma = `"model_type":"gemma3_text","num_hidden_layers":2` // the last of two equal keys counts
 	cases := map[string]struct {
 		extra   string
 		hasHead bool
@@ -127,6 +128,16 @@ func TestHFConfigDefaults(t *testing.T) {
 		"mistral": {`"model_type":"mistral","sliding_window":4096`, true, func(c Config) bool {
 			return c.Context == 8192 && c.Window(0) == 4096 && c.WithinWindow().Context == 4096
 		}},
+		// As text models of Gemma 3 were written before rope_parameters.
+		"gemma3": {gemma + `,"sliding_window":512,"sliding_window_pattern":2,"rope_local_base_freq":100,"rope_scaling":{"rope_type":"linear","factor":8}`, false, func(c Config) bool {
+			return c.Context == 8192 && slices.Equal(c.Windows, []int{512, 0}) && c.RoPE.Base == 1e6 && c.RoPE.Scaling.Factor == 8 &&
+				c.LocalRoPE.Base == 100 && c.LocalRoPE.Scaling.Type == ScalingNone
+		}},
+		"gemma3 defaults": {gemma, false, func(c Config) bool {
+			return c.Tied && slices.Equal(c.Windows, []int{4096, 4096}) && c.AttnScale == 1./16
+		}},
+		"gemma3 wide window": {gemma + `,"sliding_window":4294967296`, false, func(c Config) bool { return slices.Equal(c.Windows, []int{8192, 8192}) }},
+
 		"qwen3":         {`"model_type":"qwen3","head_dim":32`, true, func(c Config) bool { return c.QKNorm && c.HeadDim == 32 }},
 		"eos list":      {`"model_type":"llama","eos_token_id":[7,3,7]`, true, func(c Config) bool { return slices.Equal(c.EOS, []int32{3, 7}) }},
 		"eos null":      {`"model_type":"llama","eos_token_id":null`, true, func(c Config) bool { return len(c.EOS) == 0 }},

@@ -25,6 +25,7 @@ const (
 	slidingLayer = "sliding_attention"
 	fullLayer    = "full_attention"
 
+	gemmaWindow     = 4096
 	gemmaPattern    = 6
 	gemmaTheta      = 1e6
 	gemmaLocalTheta = 1e4
@@ -61,7 +62,11 @@ func (h *hfConfig) windows(c *Config) error {
 			return fmt.Errorf("layer_types: layer %d is %q, which is not supported (%s and %s are)", i, kind, fullLayer, slidingLayer)
 		}
 	}
-	c.setWindows(or(h.Window, 0), h.slides)
+	window := 0
+	if c.Arch == archGemma3 {
+		window = gemmaWindow
+	}
+	c.setWindows(or(h.Window, window), h.slides)
 	return nil
 }
 
@@ -69,7 +74,6 @@ func (h *hfConfig) windows(c *Config) error {
 func (h *hfConfig) gemma(c *Config) {
 	c.Tied = or(h.Tied, true)
 	c.AttnScale = 1 / math.Sqrt(or(h.QueryScale, 256))
-	context := c.Context
 	full, local := &hfRoPE{}, &hfRoPE{}
 	if h.RoPE != nil && h.RoPE.Full != nil {
 		full = h.RoPE.Full
@@ -83,7 +87,7 @@ func (h *hfConfig) gemma(c *Config) {
 	c.RoPE = h.ropeOf(c, full, theta)
 	r := h.ropeOf(c, local, or(local.Theta, or(h.LocalTheta, gemmaLocalTheta)))
 	c.LocalRoPE = &r
-	c.Context = context // scaling is within what the file says
+	c.Context = h.Context // scaling is within it
 }
 
 // gemmaSupported refuses what would load and give wrong numbers.
