@@ -40,9 +40,17 @@ type row struct {
 	top float64   // largest logit
 	inv float64   // one over the temperature
 
-	own    *[]float32 // where a part of them goes
-	ownIDs *[]int32
+	own *part // where a part of them goes
 }
+
+// part is room for the tokens that filters leave.
+type part struct {
+	x   []float32
+	ids []int32
+}
+
+// partPool holds them between draws: a wide filter leaves much of a vocabulary.
+var partPool = sync.Pool{New: func() any { return new(part) }}
 
 func (r *row) id(i int) int {
 	if r.ids == nil {
@@ -54,7 +62,7 @@ func (r *row) id(i int) int {
 // cut keeps the tokens up to and including key.
 func (r *row) cut(key uint64) {
 	floor, last := unorder(key)
-	x, ids := (*r.own)[:0], (*r.ownIDs)[:0] // of r itself after the first cut: written behind what is read
+	x, ids := r.own.x[:0], r.own.ids[:0] // of r itself after the first cut: written behind what is read
 	for i, l := range r.x {
 		if l < floor {
 			continue
@@ -63,7 +71,7 @@ func (r *row) cut(key uint64) {
 			x, ids = append(x, l), append(ids, int32(id))
 		}
 	}
-	r.x, r.ids, *r.own, *r.ownIDs = x, ids, x, ids
+	r.x, r.ids, r.own.x, r.own.ids = x, ids, x, ids
 }
 
 func (r *row) weight(logit float32) float64 { return expNeg((float64(logit) - r.top) * r.inv) }
@@ -71,7 +79,9 @@ func (r *row) weight(logit float32) float64 { return expNeg((float64(logit) - r.
 // draw applies temperature, top-k, min-p and top-p and draws a token.
 func (s *State) draw(logits []float32, top float32, index int) int {
 	p := s.params
-	r := row{x: logits, top: float64(top), inv: 1 / p.Temperature, own: &s.kept, ownIDs: &s.keptIDs}
+	own := partPool.Get().(*part)
+	defer partPool.Put(own)
+	r := row{x: logits, top: float64(top), inv: 1 / p.Temperature, own: own}
 	if p.TopK > 0 && p.TopK < len(logits) {
 		s.topK(&r, p.TopK)
 	}
@@ -92,9 +102,7 @@ func (s *State) draw(logits []float32, top float32, index int) int {
 func (r *row) weights(dst *[drawChunk]float64, from int) int {
 	chunk := r.x[from:min(from+drawChunk, len(r.x))]
 	for i, l := range chunk {
-		if dst[i] = float64(l); l != l {
-			dst[i] = math.Inf(-1)
-		}
+		dst[i] = float64(l)
 	}
 	for i, l := range dst[:len(chunk)] {
 		dst[i] = expNeg((l - r.top) * r.inv)

@@ -15,15 +15,13 @@ const greedyBelow = 1e-5
 // Invariant: tracked penalties count exactly the prompt and the first seen
 // tokens of the output.
 type State struct {
-	params  *request.Sampling
-	prompt  []int32
-	greedy  bool
-	counts  counts
-	sums    []float64 // running weight at the end of each chunk of a draw
-	kept    []float32 // logits of the tokens that filters leave
-	keptIDs []int32   // and their ids
-	heap    []uint64  // scratch for small selections
-	guide   guide
+	params *request.Sampling
+	prompt []int32
+	greedy bool
+	counts counts
+	sums   []float64 // running weight at the end of each chunk of a draw
+	heap   []uint64  // scratch for small selections
+	guide  guide
 }
 
 // New returns the state of a request that has no output yet. Both arguments are

@@ -10,15 +10,7 @@
 
 void tm_amx_quant(uint8_t *tile, int width, int lane, const float *x, int k)
 {
-	uint32_t top = row_max(x, k);
-	float max = tm_bits_float(top), scale = 0, inv = 0;
-	if (top >= 0x7f800000) {
-		scale = NAN;
-	} else if (max >= TM_TINY) {
-		scale = max / (float)TM_LEVEL_MAX;
-		inv = (float)TM_LEVEL_MAX / max;
-	}
-	memcpy(tile + lane * 4, &scale, 4);
+	const float inv = tm_store_scale(tile, lane, row_max(x, k));
 	uint8_t *rec = tile + width * 4, *h = rec + lane * TM_GROUP, *l = h + width * TM_GROUP;
 	uint8_t *asum = rec + width * 2 * TM_GROUP + lane * 4;
 	const size_t record = tm_amx_record(width);
@@ -94,7 +86,7 @@ void tm_amx_matmul(const tm_mat *m, const tm_act *a, int panel0, int panel1,
 	const int step = (int)(PASS_BYTES / (tm_amx_row_bytes(m->k) * TM_AMX_ROWS)), tiles = step < 4 ? 4 : step;
 	int cols;
 	const int col0 = tm_mat_col(m, panel0, &cols);
-	tm_amx_job j = {.q16 = a->q16, .rows = a->rows, .ldo = ldo, .accumulate = accumulate};
+	tm_amx_job j = {.q16 = a->q16, .ldo = ldo, .accumulate = accumulate};
 	for (j.row0 = 0; j.row0 < a->rows; j.row0 = j.row1) {
 		const int left = a->rows - j.row0;
 		j.row1 = tiles * TM_AMX_ROWS < left ? j.row0 + tiles * TM_AMX_ROWS : a->rows;

@@ -35,7 +35,6 @@ typedef struct {
 	tm_panel panel;   // expanded
 	int cols;         // of it that exist
 	const uint8_t *q16;
-	int rows;         // in q16
 	int row0, row1;
 	float *out;       // row 0, first column of the panel
 	size_t ldo;

@@ -4,6 +4,6 @@
 // caller's to check (engine/cpu does); the C code trusts them.
 //
 // Every kernel exists as portable C and, on x86-64, for AVX2 and AVX-512, products
-// of many rows also for AMX, one level being chosen at run time. Within a level the bits of a row's results
-// depend on its own tokens and positions only.
+// of many rows also for AMX, one level being chosen at run time. Within a level
+// the bits of a row's results depend on its own tokens and positions only.
 package cpu

@@ -17,8 +17,8 @@ func ISA() string { return best().String() }
 
 const cacheLine = 64
 
-// probe is one packed matrix on its own, without pool or program. It exists for
-// the package's tests and benchmarks: test files cannot call C.
+// probe is one packed matrix on its own, without pool or program: to try tiles
+// with, and for the package's tests and benchmarks, which cannot call C.
 type probe struct {
 	mat  *C.tm_mat
 	data unsafe.Pointer

@@ -110,7 +110,7 @@ typedef struct {
 	int rows;
 	int k;
 	int acts;     // TM_ACT_* forms held
-	int tiled;     // q16 is for the tile registers, see amx.h
+	int tiled;    // q16 is for the tile registers, see amx.h
 	uint8_t *q16;  // tiles of records, see matmul_impl.h
 	float *f32;    // tiles of [k][rows of tile]
 } tm_act;

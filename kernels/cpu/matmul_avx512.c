@@ -211,15 +211,7 @@ static void widen(const tm_panel *p, uint8_t *dst)
 
 static void quant(uint8_t *tile, int width, int lane, const float *x, int k)
 {
-	uint32_t top = row_max(x, k);
-	float max = tm_bits_float(top), scale = 0, inv = 0;
-	if (top >= 0x7f800000) {
-		scale = NAN;
-	} else if (max >= TM_TINY) {
-		scale = max / (float)TM_LEVEL_MAX;
-		inv = (float)TM_LEVEL_MAX / max;
-	}
-	memcpy(tile + lane * 4, &scale, 4);
+	const float inv = tm_store_scale(tile, lane, row_max(x, k));
 	int32_t *rec = (int32_t *)tile + width + lane;
 	for (int g = 0; g < k / TM_GROUP; g++, x += TM_GROUP, rec += TM_WORDS * width) {
 		int32_t pairs[TM_PAIRS] __attribute__((aligned(64))) = {0};

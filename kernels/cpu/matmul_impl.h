@@ -3,6 +3,7 @@
 #ifndef TANDEM_MATMUL_IMPL_H
 #define TANDEM_MATMUL_IMPL_H
 
+#include <math.h>
 #include <string.h>
 
 #include "matmul.h"
@@ -153,6 +154,22 @@ static inline float tm_bits_float(uint32_t u)
 	float f;
 	memcpy(&f, &u, 4);
 	return f;
+}
+
+// tm_store_scale writes the scale of row `lane` of a quantised tile, top being the
+// bits of its greatest magnitude, and returns what its values are multiplied with to
+// become levels: 0 for a row that counts as zero, or has a value that is no number.
+static inline float tm_store_scale(uint8_t *tile, int lane, uint32_t top)
+{
+	float max = tm_bits_float(top), scale = 0, inv = 0;
+	if (top >= 0x7f800000) {
+		scale = NAN;
+	} else if (max >= TM_TINY) {
+		scale = max / (float)TM_LEVEL_MAX;
+		inv = (float)TM_LEVEL_MAX / max;
+	}
+	memcpy(tile + lane * 4, &scale, 4);
+	return inv;
 }
 
 static inline float tm_load_f32(const uint8_t *p)

@@ -18,14 +18,7 @@ static void quant(uint8_t *tile, int width, int lane, const float *x, int k)
 		bits &= 0x7fffffff;
 		top = bits > top ? bits : top;
 	}
-	float max = tm_bits_float(top), scale = 0, inv = 0;
-	if (top >= 0x7f800000) {
-		scale = NAN;
-	} else if (max >= TM_TINY) {
-		scale = max / (float)TM_LEVEL_MAX;
-		inv = (float)TM_LEVEL_MAX / max;
-	}
-	memcpy(tile + lane * 4, &scale, 4);
+	const float inv = tm_store_scale(tile, lane, top);
 	tile += width * 4;
 	for (int g = 0; g < k / TM_GROUP; g++, x += TM_GROUP, tile += (size_t)TM_WORDS * 4 * width) {
 		int32_t sum = 0;

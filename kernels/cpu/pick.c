@@ -1,5 +1,6 @@
 #include "pick.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -162,7 +163,7 @@ static int best(kept *s, int k)
 		for (int c = 0; c < k; c++) last = s->keys[c] > last ? s->keys[c] : last;
 		bound = key_logit(last);
 	}
-	if (!(bound >= -3.40282347e38f)) bound = -3.40282347e38f;
+	if (!(bound >= -FLT_MAX)) bound = -FLT_MAX;
 	const int n = collect(s, bound);
 	if (k < n) select_keys(s->keys, n, k);
 	return k < n ? k : n;
@@ -195,14 +196,14 @@ static void min_p(kept *s, double p, double temperature)
 	cut(s, last, 0);
 }
 
-// Weighs the kept tokens and returns the sum; sums gets the running one behind
-// each chunk.
-static double weigh(kept *s)
+// Weighs the kept tokens, unless they are weighed, and returns the sum; sums gets the
+// running one behind each chunk.
+static double add_up(kept *s, int weighed)
 {
 	double sum = 0;
 	for (int from = 0, c = 0; from < s->n; from += TM_PICK_CHUNK, c++) {
 		const int n = s->n - from < TM_PICK_CHUNK ? s->n - from : TM_PICK_CHUNK;
-		s->vec->weigh(s->w + from, s->x + from, n, s->top, s->inv);
+		if (!weighed) s->vec->weigh(s->w + from, s->x + from, n, s->top, s->inv);
 		s->sums[c] = sum += s->vec->sum_weights(s->w + from, n);
 	}
 	return sum;
@@ -230,7 +231,7 @@ static void top_p(kept *s, double p, double total, double temperature)
 {
 	enum { FEW = 64, STEPS = 24 };
 	const double target = p * total, enough = target * (1 + 1e-9);
-	const float all = -3.40282347e38f;
+	const float all = -FLT_MAX;
 	// The tokens below weigh less than 1-p together, and the total is at least 1.
 	double lo = s->top + temperature * (log((1 - p) / s->n) - 0.01), hi = s->top;
 	if (!(lo > all)) lo = all;
@@ -289,14 +290,10 @@ static int sampled(kept s, const tm_pick_rule *rule)
 	s.inv = 1 / rule->temperature;
 	if (rule->top_k > 0) top_k(&s, rule->top_k);
 	if (rule->min_p > 0) min_p(&s, rule->min_p, rule->temperature);
-	double total = weigh(&s);
+	double total = add_up(&s, 0);
 	if (rule->top_p < 1) {
 		top_p(&s, rule->top_p, total, rule->temperature);
-		total = 0;
-		for (int from = 0, c = 0; from < s.n; from += TM_PICK_CHUNK, c++) {
-			const int n = s.n - from < TM_PICK_CHUNK ? s.n - from : TM_PICK_CHUNK;
-			s.sums[c] = total += s.vec->sum_weights(s.w + from, n);
-		}
+		total = add_up(&s, 1);
 	}
 	return id_at(&s, draw(&s, uniform(rule->seed, rule->index, rule->stream) * total));
 }
@@ -305,7 +302,7 @@ static int sampled(kept s, const tm_pick_rule *rule)
 static void describe(kept *s, const tm_pick_rule *rule, tm_picked *out)
 {
 	s->inv = 1;
-	out->sum = weigh(s);
+	out->sum = add_up(s, 0);
 	out->rank = 1 + s->vec->count_before(s->x, s->n, out->logit, out->token);
 	if (rule->logprobs == 0) return;
 	out->tops = best(s, rule->logprobs < TM_PICK_TOP ? rule->logprobs : TM_PICK_TOP);

@@ -30,7 +30,7 @@ func tilesAgree(level Level) bool {
 	for i := range x {
 		x[i] = float32(i*i%201-100) * float32(1+i/k)
 	}
-	for _, dtype := range []int{4, 8, 9, 11} { // Q4_0, Q8_0, Q4_K, Q6_K
+	for _, dtype := range []int{C.TM_Q4_0, C.TM_Q8_0, C.TM_Q4_K, C.TM_Q6_K} {
 		file := make([]byte, RowBytes(dtype, k)*n)
 		for i := range file {
 			file[i] = byte(i*i>>3) % 0x79 // no exponent of a half is all ones
@@ -58,8 +58,8 @@ func tilesAgree(level Level) bool {
 // TileGain is how many times as fast a product of rows with a Q4_0 matrix is in
 // tiles as without, on one thread; level is AMX, or AMXModel to try it.
 func TileGain(level Level, rows int) float64 {
-	const q40, n, k = 4, 512, 2048 // a matrix that stays in the level 2 cache
-	p, err := newProbe([]int{q40}, []int{n}, k, false, [][]byte{make([]byte, RowBytes(q40, k)*n)}, n)
+	const n, k = 512, 2048 // a matrix that stays in the level 2 cache
+	p, err := newProbe([]int{C.TM_Q4_0}, []int{n}, k, false, [][]byte{make([]byte, RowBytes(C.TM_Q4_0, k)*n)}, n)
 	if err != nil {
 		return 0
 	}

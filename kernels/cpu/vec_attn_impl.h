@@ -39,6 +39,17 @@ TM_FN void fetch_ahead(const int tiles, const split_kv *x, int lines, fetcher *f
 	f->tile++;
 }
 
+// Adds one dimension, of which kv has the keys, to the scores.
+TM_FN void qk_add(const int rows, const int tiles, const float *q, int hd, const v16 *kv, v16 *acc)
+{
+	TM_UNROLL
+	for (int r = 0; r < rows; r++) {
+		v16 b = v_set1(q[r * hd]);
+		TM_UNROLL
+		for (int t = 0; t < tiles; t++) acc[r * tiles + t] = v_fma(b, kv[t], acc[r * tiles + t]);
+	}
+}
+
 // Scores of rows x tiles (16 tokens each): s[r][16*t..] = q[r] . k. A tile's
 // line holds 16 tokens of a dimension pair (bfloat16), of a dimension (float32) or of
 // four dimensions, one after another (bytes).
@@ -57,13 +68,7 @@ TM_FN void qk_tile(
 			v16 kv[4];
 			TM_UNROLL
 			for (int t = 0; t < tiles; t++) kv[t] = v_i8((const int8_t *)k[t] + d * 16);
-			TM_UNROLL
-			for (int r = 0; r < rows; r++) {
-				v16 b = v_set1(q[r * hd + d]);
-				TM_UNROLL
-				for (int t = 0; t < tiles; t++)
-					acc[r * tiles + t] = v_fma(b, kv[t], acc[r * tiles + t]);
-			}
+			qk_add(rows, tiles, q + d, hd, kv, acc);
 		}
 		for (int t = 0; t < tiles; t++) {
 			const v16 scale = v_bf16(x->k_scale[t0 + t]);
@@ -77,13 +82,7 @@ TM_FN void qk_tile(
 			TM_UNROLL
 			for (int t = 0; t < tiles; t++)
 				kv[t] = v_load((const float *)(const void *)(k[t] + (size_t)d * line));
-			TM_UNROLL
-			for (int r = 0; r < rows; r++) {
-				v16 b = v_set1(q[r * hd + d]);
-				TM_UNROLL
-				for (int t = 0; t < tiles; t++)
-					acc[r * tiles + t] = v_fma(b, kv[t], acc[r * tiles + t]);
-			}
+			qk_add(rows, tiles, q + d, hd, kv, acc);
 		}
 	} else {
 		for (int d = 0; d < hd; d += 2) {
@@ -92,22 +91,10 @@ TM_FN void qk_tile(
 			v16 kv[4];
 			TM_UNROLL
 			for (int t = 0; t < tiles; t++) kv[t] = v_bf16_lo((const uint16_t *)(const void *)(k[t] + at));
-			TM_UNROLL
-			for (int r = 0; r < rows; r++) {
-				v16 b = v_set1(q[r * hd + d]);
-				TM_UNROLL
-				for (int t = 0; t < tiles; t++)
-					acc[r * tiles + t] = v_fma(b, kv[t], acc[r * tiles + t]);
-			}
+			qk_add(rows, tiles, q + d, hd, kv, acc);
 			TM_UNROLL
 			for (int t = 0; t < tiles; t++) kv[t] = v_bf16_hi((const uint16_t *)(const void *)(k[t] + at));
-			TM_UNROLL
-			for (int r = 0; r < rows; r++) {
-				v16 b = v_set1(q[r * hd + d + 1]);
-				TM_UNROLL
-				for (int t = 0; t < tiles; t++)
-					acc[r * tiles + t] = v_fma(b, kv[t], acc[r * tiles + t]);
-			}
+			qk_add(rows, tiles, q + d + 1, hd, kv, acc);
 		}
 	}
 	TM_UNROLL
@@ -357,12 +344,13 @@ TM_KERNEL void k_attend(const tm_attn *a)
 	float *q = a->scratch, *s = q + TM_ATT_ROWS * hd, *o = s + TM_ATT_ROWS * TM_SPLIT, *acc = o + TM_ATT_ROWS * hd;
 	float *m = acc + TM_ATT_ROWS * hd, *l = m + TM_ATT_ROWS, *tm = l + TM_ATT_ROWS, *tl = tm + TM_ATT_ROWS;
 	const v16 scale = v_set1(a->scale * 1.44269504f);
+	const int begin = row_first(a, 0) / TM_SPLIT;
+	if (a->split1 <= begin) return; // a piece that lies before the window
 	for (int r = 0; r < rows; r++) {
 		const float *src =
 			a->q + (size_t)(r / a->heads) * a->ldq + (size_t)(a->head0 + r % a->heads) * (size_t)hd;
 		for (int d = 0; d < hd; d += 16) v_store(q + r * hd + d, v_mul(v_load(src + d), scale));
 	}
-	const int begin = row_first(a, 0) / TM_SPLIT;
 	for (int split = a->split0 > begin ? a->split0 : begin; split < a->split1; split++) {
 		if (a->partial) {
 			float *part = a->partial + (size_t)(split - a->split0) * tm_partial_floats(rows, hd);
