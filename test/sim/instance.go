@@ -77,6 +77,7 @@ type Log struct {
 	Moved, Pulls                                uint64
 	Loans, Borrowed                             uint64 // loans that were pulled, and that came
 	Aborts, Idles                               uint64
+	Released                                    uint64 // leases elsewhere that were given up
 	Met, Early                                  uint64 // generation-first: pullers that were claimed, pulls that came
 }
 

@@ -54,7 +54,7 @@ func TestLockstepInstance(t *testing.T) {
 		"forwards": sum.Forwards, "pads": sum.Padded, "held": sum.Held, "gathers": sum.Gathers,
 		"finished": sum.Finished, "cancelled": sum.Cancelled, "refused": sum.Refused,
 		"full ranks": sum.Full, "pads of full ranks": sum.FullPads, "aborts": sum.Aborts, "pulls": sum.Pulls,
-		"moves": sum.Moved, "loans": sum.Loans, "borrowed": sum.Borrowed, "rests": sum.Idles,
+		"leases given up": sum.Released, "moves": sum.Moved, "loans": sum.Loans, "borrowed": sum.Borrowed, "rests": sum.Idles,
 		"pullers that were met": sum.Met, "pulls before the prefill": sum.Early, "peers that did not come": sum.Failed[request.TransferTimeout],
 		"deadlines": sum.Failed[request.DeadlineExceeded], "timeouts": sum.Failed[request.QueueTimeout],
 		"failed steps": sum.Failed[request.StepFailed], "bad logits": sum.Failed[request.BadLogits],
@@ -260,6 +260,7 @@ func (l *Log) add(o *Log) {
 	l.Pulls += o.Pulls
 	l.Aborts += o.Aborts
 	l.Idles += o.Idles
+	l.Released += o.Released
 	l.Met += o.Met
 	l.Early += o.Early
 	for code, n := range o.Failed {

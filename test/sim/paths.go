@@ -23,6 +23,7 @@ type paths struct {
 	peers map[transfer.Peer]*fetch      // of ranks here
 	outer map[transfer.Peer]*outside    // pullers elsewhere
 	until map[transfer.ID]time.Duration // leases elsewhere
+	freed map[transfer.ID]bool          // of those, what nobody here will come for
 	open  map[transfer.ID]bool          // loans, and whether their lease is open
 	spent map[transfer.ID]uint64        // of those, what nobody wants any more, and since which iteration
 	peer  transfer.Peer
@@ -34,6 +35,7 @@ type fetch struct {
 	pull transfer.Pull
 	peer transfer.Peer
 	over bool
+	stop bool // the rank wants it no more
 }
 
 // outside is a puller elsewhere.
@@ -46,7 +48,7 @@ func newPaths(in *Instance, rng *rand.Rand) *paths {
 	return &paths{
 		in: in, rng: rng, pulls: map[transfer.ID]*fetch{},
 		peers: map[transfer.Peer]*fetch{}, outer: map[transfer.Peer]*outside{},
-		until: map[transfer.ID]time.Duration{}, open: map[transfer.ID]bool{}, spent: map[transfer.ID]uint64{},
+		until: map[transfer.ID]time.Duration{}, freed: map[transfer.ID]bool{}, open: map[transfer.ID]bool{}, spent: map[transfer.ID]uint64{},
 	}
 }
 
@@ -65,6 +67,7 @@ func (p *paths) effects(rank int, e *executor.Effects) {
 	}
 	for _, id := range e.StopPulls {
 		if f := p.pulls[id]; f != nil {
+			f.stop = true // and so the path itself ends the lease
 			p.later(f.rank, func(time.Duration, *executor.Core) { p.end(f, false, "stopped") })
 		}
 	}
@@ -95,6 +98,9 @@ func (p *paths) effects(rank int, e *executor.Effects) {
 	}
 	for _, h := range e.KeepAlives {
 		p.keptAlive(&h)
+	}
+	for _, h := range e.Releases {
+		p.release(h.ID)
 	}
 	for _, b := range e.Borrowed {
 		if b.OK {
@@ -134,9 +140,14 @@ func (p *paths) start(rank int, pl transfer.Pull) {
 	if p.in.Now > p.until[h.ID] {
 		p.in.fail("request of transfer %d waited until its lease was over at %v", h.ID, p.until[h.ID])
 	}
+	if p.freed[h.ID] {
+		p.in.fail("transfer %d is pulled after its lease was given up", h.ID)
+	}
 	delete(p.until, h.ID)
-	switch p.rng.IntN(8) {
+	switch p.rng.IntN(9) {
 	case 0: // silence: the rank's own deadline ends it
+	case 2:
+		p.later(rank, func(time.Duration, *executor.Core) { p.end(f, false, "broken") })
 	case 1:
 		p.later(rank, func(time.Duration, *executor.Core) { p.end(f, false, transfer.RejectUnknown) })
 	default:
@@ -149,9 +160,21 @@ func (p *paths) start(rank int, pl transfer.Pull) {
 	}
 }
 
+// release ends a lease elsewhere.
+func (p *paths) release(id transfer.ID) {
+	if id < 0 || p.freed[id] {
+		p.in.fail("transfer %d is given up: freed before %v", id, p.freed[id])
+	}
+	p.in.Log.Released++
+	p.freed[id] = true
+}
+
 // keptAlive renews a lease elsewhere.
 func (p *paths) keptAlive(h *transfer.Handle) {
 	if h.ID > 0 {
+		if p.freed[h.ID] {
+			p.in.fail("the lease of transfer %d is renewed after it was given up", h.ID)
+		}
 		p.until[h.ID] = p.in.Now + h.Lease
 	}
 }
@@ -240,12 +263,22 @@ func (p *paths) end(f *fetch, ok bool, code string) {
 		e.Code, e.Reason, e.Progress = "", "", len(f.pull.Dst)
 	}
 	m := p.in.Ranks[f.rank]
+	defer p.checkFreed(m, f, code)
 	if ok && f.pull.Handle.GenFirst {
 		e.First = p.first(m, e.ID)
 		p.in.Log.Early++
 	}
 	m.Core.PullEvent(p.in.Now, e)
 	m.flush()
+}
+
+// checkFreed wants the lease of a broken pull to be given up at once by whoever
+// computes the prompt instead.
+func (p *paths) checkFreed(m *Member, f *fetch, code string) {
+	id := f.pull.Handle.ID
+	if t := p.trackOf(m, id); id > 0 && code == "broken" && !f.stop && t != nil && t.Finish == request.Running && !p.freed[id] {
+		p.in.fail("the lease of transfer %d is kept, though its pull broke", id)
+	}
 }
 
 // offered is a hand-over that a worker elsewhere may fetch, or not.

@@ -106,9 +106,11 @@ func TestConservation(t *testing.T) {
 	if bad["cancelled"] < 50 || len(bad) > 2 {
 		t.Errorf("ends: %v", bad)
 	}
+	var expired, recomputed uint64
 	for _, in := range append(s.ctx, s.gen...) {
 		for _, k := range in.ranks {
 			st := k.core.Stats()
+			expired, recomputed = expired+st.LeasesExpired, recomputed+st.Recomputed
 			if st.BlocksFree+st.BlocksReusable != st.BlocksTotal || st.Holds+st.Running+st.Waiting+st.HandoffsOpen > 0 {
 				t.Errorf("%s rank %d: left over %+v", in.ID, k.id, st)
 			}
@@ -119,6 +121,9 @@ func TestConservation(t *testing.T) {
 	}
 	if r.Leaked != 0 {
 		t.Errorf("%d blocks leaked", r.Leaked)
+	}
+	if recomputed == 0 || expired > recomputed/3 {
+		t.Errorf("%d leases expired although gen workers gave them up: %d prompts were computed there", expired, recomputed)
 	}
 }
 

@@ -136,6 +136,9 @@ func (r *rank) carry() {
 	for _, h := range fx.KeepAlives {
 		s.keepAlive(h.ID, h.Epoch, h.Endpoint, h.Rank)
 	}
+	for i := range fx.Releases {
+		s.release(&fx.Releases[i])
+	}
 	for i := range fx.Accepts {
 		s.accepted(r, &fx.Accepts[i])
 	}

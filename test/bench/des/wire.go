@@ -135,7 +135,7 @@ func (p *puller) fail(code string) {
 	if p.flow != nil && !p.over {
 		p.link.stop(p.flow)
 	}
-	p.end(transfer.PullEvent{Done: true, Code: code, Reason: code})
+	p.end(transfer.PullEvent{Done: true, Code: code, Reason: code, Epoch: p.epoch})
 }
 
 // end reports once that nothing more comes.
@@ -201,6 +201,21 @@ func (s *Sim) keepAlive(id transfer.ID, epoch uint32, endpoint string, rank int)
 		in.tell(func() {
 			r := in.ranks[rank]
 			r.core.KeepAlive(s.now, transfer.KeepAlive{ID: id, Epoch: epoch})
+			r.carry()
+		})
+	})
+}
+
+// release ends a lease whose blocks nobody will fetch.
+func (s *Sim) release(handle *transfer.Handle) {
+	h, in := *handle, s.byID[handle.Endpoint]
+	s.after(s.cfg.Net.Hop, func() {
+		if in.deaf {
+			return
+		}
+		in.tell(func() {
+			r := in.ranks[h.Rank]
+			r.core.Release(s.now, transfer.Release{ID: h.ID, Epoch: h.Epoch})
 			r.carry()
 		})
 	})
