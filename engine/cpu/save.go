@@ -192,14 +192,17 @@ func sourceGone(path string) bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// room refuses to fill a disk: the file must leave a GiB and a twentieth of it.
+// keptFree is what a file must leave of a disk of so many bytes.
+var keptFree = func(disk uint64) uint64 { return max(1<<30, disk/20) }
+
+// room refuses to fill a disk.
 func room(dir string, bytes int64) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
 		return err
 	}
 	block := uint64(st.Bsize)
-	free, keep := uint64(st.Bavail)*block, max(1<<30, uint64(st.Blocks)*block/20)
+	free, keep := uint64(st.Bavail)*block, keptFree(uint64(st.Blocks)*block)
 	if free < keep || free-keep < uint64(bytes) {
 		return fmt.Errorf("%d MiB are free on the disk, %d are needed and %d stay free", free>>20, bytes>>20, keep>>20)
 	}
