@@ -135,10 +135,16 @@ func TestScenario42(t *testing.T) {
 		return strings.Replace(helloText, "}", `,"conversation_params":{"conversation_id":"`+id+`"}}`, 1)
 	}
 	type want struct{ conv, ctxKey, genKey string }
+	off := affinityYAML[strings.Index(affinityYAML, "internal"):]
 	for scope, rows := range map[string][]struct {
 		name, body, parent, session string
 		want
 	}{
+		"": {
+			{"off, no id", helloText, "P", "", want{"", "", ""}},
+			{"off, id in a header", helloText, "P", "O", want{"O", "", ""}},
+			{"off, id in the body", body("B"), "P", "O", want{"B", "", ""}},
+		},
 		"context": {
 			{"no parent, no id", helloText, " ", "", want{"", "", ""}},
 			{"no parent", helloText, "", "O", want{"O", "", ""}},
@@ -156,7 +162,11 @@ func TestScenario42(t *testing.T) {
 			{"parent is the id", body("P"), "P", "", want{"P", "", ""}},
 		},
 	} {
-		r := newRig(t, rigOf{ctxRouter: convRouter, genRouter: convRouter, yaml: affinityYAML + "subagent_affinity_scope: " + scope + "\n"})
+		yaml := off
+		if scope != "" {
+			yaml = affinityYAML + "subagent_affinity_scope: " + scope + "\n"
+		}
+		r := newRig(t, rigOf{ctxRouter: convRouter, genRouter: convRouter, yaml: yaml})
 		for i, row := range rows {
 			var headers []string
 			if row.parent != "" {

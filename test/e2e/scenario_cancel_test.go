@@ -37,7 +37,7 @@ func TestScenario26(t *testing.T) {
 		began, leave := make(chan struct{}), make(chan struct{})
 		r.ctx[0].setScript(func(c *call) {
 			close(began)
-			if c.wait(5 * time.Second) {
+			if c.wait(time.Minute) {
 				ctxReply{}.script(c)
 			}
 		})
@@ -47,9 +47,9 @@ func TestScenario26(t *testing.T) {
 		close(leave)
 		<-left
 		id := wantLegs(t, r.ctx[0], 1)[0].params.ID
-		within(t, 2*time.Second, "abort at ctx", func() bool { return slices.Contains(r.ctx[0].aborted(), id) })
-		within(t, 2*time.Second, "ctx is clean", r.ctx[0].clean)
-		within(t, 2*time.Second, "nothing is open", func() bool { return len(r.open(t)) == 0 })
+		within(t, soon, "abort at ctx", func() bool { return slices.Contains(r.ctx[0].aborted(), id) })
+		within(t, soon, "ctx is clean", r.ctx[0].clean)
+		r.waitIdle(t)
 		wantLegs(t, r.gen[0], 0)
 	}
 }
@@ -100,10 +100,10 @@ func TestClientLeavesWithTheReply(t *testing.T) {
 		}()
 		<-r.leaves(textPath, helloText, when)
 		id := legIDs(r.ctx[0].legs())[i]
-		within(t, 2*time.Second, "ctx is clean", r.ctx[0].clean)
-		within(t, 2*time.Second, "gen is clean", r.gen[0].clean)
+		within(t, soon, "ctx is clean", r.ctx[0].clean)
+		within(t, soon, "gen is clean", r.gen[0].clean)
 		claimed := slices.Contains(legIDs(r.gen[0].legs()), id)
-		within(t, 2*time.Second, "abort", func() bool {
+		within(t, soon, "abort", func() bool {
 			return slices.Contains(r.ctx[0].aborted(), id) && (!claimed || slices.Contains(r.gen[0].aborted(), id))
 		})
 		if t.Failed() {
@@ -125,9 +125,9 @@ func TestScenario28(t *testing.T) {
 	<-began
 	close(leave)
 	<-left
-	within(t, 2*time.Second, "gen is clean", r.gen[0].clean)
+	within(t, soon, "gen is clean", r.gen[0].clean)
 	id := wantLegs(t, r.gen[0], 1)[0].params.ID
-	within(t, 2*time.Second, "abort at gen", func() bool { return slices.Contains(r.gen[0].aborted(), id) })
+	within(t, soon, "abort at gen", func() bool { return slices.Contains(r.gen[0].aborted(), id) })
 }
 
 func TestScenario29(t *testing.T) {
@@ -182,7 +182,7 @@ func TestScenario29(t *testing.T) {
 		}
 	}
 	for _, s := range append(slices.Clone(r.ctx), r.gen...) {
-		within(t, 2*time.Second, s.name+" is clean", s.clean)
+		within(t, soon, s.name+" is clean", s.clean)
 	}
 	r.waitIdle(t)
 	ok := eventually(leakLimit, func() bool {

@@ -191,7 +191,7 @@ func TestScenario30(t *testing.T) {
 	}
 	r.ask(t, textPath, helloText).wantError(t, http.StatusServiceUnavailable)
 	r.register(t, r.gen[0], "1-1-002", -1)
-	within(t, 2*time.Second, "ready", func() bool { return healthOf(r.url) == http.StatusOK })
+	within(t, soon, "ready", func() bool { return healthOf(r.url) == http.StatusOK })
 	r.ask(t, textPath, helloText).wantOK(t, "ABC")
 }
 
@@ -312,12 +312,12 @@ func TestScenario34(t *testing.T) {
 		yaml string
 		says []string
 	}{
-		{"context_servers: {urls: [\"127.0.0.1:1\", \"127.0.0.1:3\"], num_instances: 1}\ngeneration_servers: {urls: [\"127.0.0.1:2\"]}\n", []string{"context_servers", "1", "2"}},
+		{"context_servers: {urls: [\"127.0.0.1:1\", \"127.0.0.1:3\"], num_instances: 1}\ngeneration_servers: {urls: [\"127.0.0.1:2\"]}\n", []string{"context_servers: num_instances is 1 but urls has 2"}},
 		{twoURLs + "node_id: 256\n", []string{"node_id", "256"}},
 		{twoURLs + "allow_request_chat_template: \"yes\"\n", []string{"allow_request_chat_template"}},
 		{twoURLs + "schedule_stlye: x\n", []string{"schedule_stlye", `"schedule_style"`}}, //nolint:misspell // the mistake is the case
-		{"model: a\ncontext_servers: {urls: [\"127.0.0.1:1\"], model: b}\ngeneration_servers: {urls: [\"127.0.0.1:2\"]}\n", []string{"model", "a", "b"}},
-		{twoURLs + "subagent_affinity_scope: all\n", []string{"subagent_affinity_scope"}},
+		{"model: a\ncontext_servers: {urls: [\"127.0.0.1:1\"], model: b}\ngeneration_servers: {urls: [\"127.0.0.1:2\"]}\n", []string{"context_servers.model: is b here and a at the top level"}},
+		{twoURLs + "subagent_affinity_scope: all\n", []string{"subagent_affinity_scope", "all", "context", "both"}},
 	} {
 		line := refused(t, c.yaml)
 		for _, part := range c.says {

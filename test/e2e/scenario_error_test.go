@@ -49,7 +49,7 @@ func TestScenario21(t *testing.T) {
 	if g := wantLegs(t, r.gen[0], 1)[0]; g.params.ID != ids[1] {
 		t.Errorf("gen got %d, want the second attempt's %d", g.params.ID, ids[1])
 	}
-	within(t, 2*time.Second, "abort of the first attempt", func() bool { return slices.Contains(r.ctx[0].aborted(), ids[0]) })
+	within(t, soon, "abort of the first attempt", func() bool { return slices.Contains(r.ctx[0].aborted(), ids[0]) })
 	if n := r.count(t, "tandem_ctx_retry_requests"); n != 1 {
 		t.Errorf("ctx_retry_requests is %v", n)
 	}
@@ -114,7 +114,7 @@ func TestScenario25(t *testing.T) {
 	before = max(before, len(r.ctx[0].legs()))
 	begin := time.Now()
 	r.ask(t, textPath, helloText).wantError(t, http.StatusServiceUnavailable, "service_unavailable")
-	if took := time.Since(begin); took > time.Second {
+	if took := time.Since(begin); took > noWait {
 		t.Errorf("503 took %v", took)
 	}
 	wantLegs(t, r.ctx[0], before)
@@ -185,7 +185,7 @@ func TestWorkersThatMisbehave(t *testing.T) {
 			if strings.Contains(a.raw, "10.0.0.1") {
 				t.Errorf("%s: the client was told an address: %s", w.name, a.raw)
 			}
-			within(t, 2*time.Second, w.name+": nothing pinned", func() bool { return r.ctx[0].clean() && r.gen[0].clean() })
+			within(t, soon, w.name+": nothing pinned", func() bool { return r.ctx[0].clean() && r.gen[0].clean() })
 		}
 		if len(r.open(t)) > 0 && !eventually(2*time.Second, func() bool { return len(r.open(t)) == 0 }) {
 			t.Errorf("%s: open: %q", w.name, r.open(t))

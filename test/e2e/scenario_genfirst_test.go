@@ -14,8 +14,9 @@ import (
 
 const genFirst = "schedule_style: generation_first\n"
 
-// noWait is far below the 30 s for which a leg here would be waited for in vain, and far above what a busy machine takes.
-const noWait = 10 * time.Second
+// noWait is far below the 30 s for which a leg here would be waited for in vain, and far above what a busy machine takes; soon
+// is the same for what the scenarios want within two seconds, and nothing in them happens by itself before the 30.
+const noWait, soon = 10 * time.Second, 10 * time.Second
 
 func TestScenario10(t *testing.T) {
 	scenario(t)
@@ -67,7 +68,7 @@ func TestScenario11(t *testing.T) {
 		}
 		<-closed
 		id := wantLegs(t, r.gen[0], i+1)[i].params.ID
-		within(t, 2*time.Second, "gen got an abort of its leg", func() bool { ids := r.gen[0].aborted(); return len(ids) == i+1 && ids[i] == id })
+		within(t, soon, "gen got an abort of its leg", func() bool { ids := r.gen[0].aborted(); return len(ids) == i+1 && ids[i] == id })
 	}
 }
 
@@ -91,7 +92,7 @@ func TestScenario12(t *testing.T) {
 			t.Errorf("it took %v", d)
 		}
 		id := wantLegs(t, r.ctx[0], i+1)[i].params.ID
-		within(t, 2*time.Second, "ctx got an abort of its leg", func() bool { ids := r.ctx[0].aborted(); return len(ids) == i+1 && ids[i] == id })
+		within(t, soon, "ctx got an abort of its leg", func() bool { ids := r.ctx[0].aborted(); return len(ids) == i+1 && ids[i] == id })
 	}
 	wantLegs(t, r.gen[0], 2)
 }

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 )
 
 func TestScenario01(t *testing.T) {
@@ -214,21 +213,24 @@ func TestScenario16(t *testing.T) {
 func TestScenario17(t *testing.T) {
 	scenario(t)
 	c := startCluster(t, workerConfig{threads: 1}, "")
+	together := startFrontend(t, []*process{c.ctx}, []*process{c.gen}, genFirst)
 	mixed := startWorker(t, "mixed", workerConfig{threads: 1})
-	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
-	defer cancel()
 	for i := range 20 {
+		ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
 		s := sampleOf("", chatPath, user(prose(uint64(100+i), 10+5*i)), "max_tokens", 12, "temperature", 0)
 		want, err := ask(ctx, mixed.url, s.path, s.body)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, stream := range []bool{false, true} {
-			got, err := ask(ctx, c.url, s.path, s.streamed(stream))
-			if err != nil || !same(got, want) {
-				t.Errorf("prompt %d, stream %t: %v\n got %s\nwant %s", i, stream, err, show(got), show(want))
+			for path, url := range map[string]string{"ctx_gen": c.url, "gen_ctx": together.url} {
+				got, err := ask(ctx, url, s.path, s.streamed(stream))
+				if err != nil || !same(got, want) || got.header.Get("X-Disagg-Path") != path {
+					t.Errorf("prompt %d, %s, stream %t: %v\n got %s\nwant %s", i, path, stream, err, show(got), show(want))
+				}
 			}
 		}
+		cancel()
 	}
-	waitClean(t, 10*time.Second, c.ctx, c.gen)
+	waitClean(t, settleLimit, c.ctx, c.gen)
 }

