@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -39,6 +40,26 @@ func TestDisconnectDuringPrefill(t *testing.T) { // scenario 26, stub part
 		if len(r.gen[0].requests()) != 0 {
 			t.Error("gen was contacted")
 		}
+	}
+}
+
+// A client that closes its sending side behind the request counts as gone, although it could still read.
+func TestHalfCloseIsADisconnect(t *testing.T) {
+	began := make(chan struct{})
+	c := newStub(t, discovery.Context, block(began))
+	r := newRig(t, []*stub{c}, []*stub{newStub(t, discovery.Generation, genReply{}.script)})
+	conn, err := net.Dial("tcp", strings.TrimPrefix(r.front.URL, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, _ = io.WriteString(conn, "POST "+completions+" HTTP/1.1\r\nHost: x\r\nContent-Length: "+strconv.Itoa(len(hello))+"\r\n\r\n"+hello)
+	<-began
+	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if id := <-c.aborts; id != c.requests()[0].params.DisaggRequestID {
+		t.Errorf("abort for %d", id)
 	}
 }
 

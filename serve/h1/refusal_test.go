@@ -43,6 +43,7 @@ func TestUnreadableRequests(t *testing.T) {
 		{"large", "GET / HTTP/1.1\r\nHost: a\r\nA: " + strings.Repeat("b", 16<<10) + "\r\n\r\n", "431 Request Header Fields Too Large", `{"431":""}`},
 		{"coding", "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n", "501 Not Implemented", `{"501":""}`},
 		{"version", "GET / HTTP/3.0\r\nHost: a\r\n\r\n", "505 HTTP Version Not Supported", `{"505":"unsupported protocol version"}`},
+		{"expectation", "POST / HTTP/1.1\r\nHost: a\r\nExpect: 200-ok\r\nContent-Length: 1\r\n\r\n", "417 Expectation Failed", `{"417":""}`},
 		{"a handler's", "GET / HTTP/1.1\r\nHost: a\r\n\r\n", "400 Bad Request", "400 Bad Request"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -55,9 +56,9 @@ func TestUnreadableRequests(t *testing.T) {
 			if _, err := io.WriteString(nc, tc.request); err != nil {
 				t.Fatal(err)
 			}
-			answer, err := io.ReadAll(nc)
+			answer, err := io.ReadAll(nc) // also what was promised and never came ends it
 			head, body, _ := strings.Cut(string(answer), "\r\n\r\n")
-			if line, _, _ := strings.Cut(head, "\r\n"); line != "HTTP/1.1 "+tc.line || body != tc.body {
+			if line, _, _ := strings.Cut(head, "\r\n"); line != "HTTP/1.1 "+tc.line || body != tc.body || err != nil {
 				t.Errorf("%q, %v", answer, err)
 			}
 			if json := tc.body[0] == '{'; strings.Contains(head, "Content-Type: application/json") != json || !strings.Contains(head, "Connection: close") {

@@ -10,6 +10,8 @@ func Unreadable(status int, why string) []byte {
 	switch {
 	case status == http.StatusRequestHeaderFieldsTooLarge:
 		e.Message = "the headers of the request are too large together: send fewer or shorter ones"
+	case status == http.StatusExpectationFailed:
+		e.Message = "the server fulfils no expectation but 100-continue: leave the header Expect out"
 	case status == http.StatusNotImplemented:
 		e.Message += ": its transfer encoding is not chunked"
 	case why != "":
