@@ -129,7 +129,7 @@ func (s *Scheduler) victim(q *Seq) *Seq {
 		if v == q {
 			break
 		}
-		if v.step != s.step && !v.front && !v.Last && v.State.Schedulable() && len(v.Table) > 0 {
+		if v.step != s.step && !v.front && !v.Last {
 			return v
 		}
 	}
@@ -140,7 +140,7 @@ func (s *Scheduler) pause(v *Seq) {
 	s.paused = true
 	s.Requeue(v)
 	s.plan.Paused = append(s.plan.Paused, v)
-	if v.Pauses++; v.Pauses > maxPauses && !v.front {
+	if v.Pauses++; v.Pauses > maxPauses {
 		s.Remove(v)
 		v.front = true
 		s.put(v, inWaiting)
