@@ -134,6 +134,9 @@ func (c *Core) Check() error {
 			return fmt.Errorf("executor: request %d in %v: %w", s.req.ID, s.State, err)
 		}
 	}
+	if err := c.checkWrites(); err != nil {
+		return err
+	}
 	switch {
 	case count != len(c.byID)+lent+forks || lent != c.lent || count != c.alive+c.closing || suspects != c.suspects:
 		return fmt.Errorf("executor: %d requests, %d ids, %d alive, %d closing, %d of %d suspects",
@@ -210,6 +213,32 @@ func (c *Core) checkSequence(s *sequence) error {
 		private := i >= s.committed
 		if private && c.flights.n == 0 && (ok || c.kv.Refs(id) != 1) {
 			return fmt.Errorf("INV-5: block %d at %d may be written: indexed %v, %d references", id, i, ok, c.kv.Refs(id))
+		}
+	}
+	return nil
+}
+
+// checkWrites proves for the steps that run that nobody else has what they write: it
+// is not in the index, under a lease or read, but by those that were admitted to
+// read it in the same pass.
+func (c *Core) checkWrites() error {
+	b := c.cfg.BlockTokens
+	for n := range c.flights.n {
+		f := &c.flights.ring[c.flights.first^n]
+		for j := range f.batch.Rows {
+			r, s := &f.batch.Rows[j], c.slots[f.rows[j].Seq.Slot]
+			// A request that was paused has no table any more, and what writes its blocks next comes after this step.
+			for i := r.Pos / b; !f.void && i*b < r.Pos+len(r.Tokens) && i < len(s.Table); i++ {
+				id := s.Table[i]
+				if _, ok := c.kv.Hash(id); ok || c.leaseRefs[id] > 0 {
+					return fmt.Errorf("executor: INV-5: request %d writes block %d: indexed %v, %d leases", s.req.ID, id, ok, c.leaseRefs[id])
+				}
+				for _, q := range c.slots {
+					if q != nil && q != s && i < len(q.Table) && q.Table[i] == id && q.done > r.Pos && !q.fresh {
+						return fmt.Errorf("executor: INV-5: request %d writes block %d, which request %d reads", s.req.ID, id, q.req.ID)
+					}
+				}
+			}
 		}
 	}
 	return nil

@@ -35,6 +35,7 @@ type Session struct {
 	MaxTokens int
 	N         int // choices, 0 = 1
 	Salt      string
+	Talk      string // its conversation
 	Sampling  request.Sampling
 	ID        request.ID
 	Ctx, Gen  *Track
@@ -151,7 +152,7 @@ func (c *Cluster) Start(s *Session) {
 func (s *Session) contextLeg() *request.Request {
 	return &request.Request{
 		ID: s.ID, Kind: request.ContextOnly, Prompt: s.Prompt, MaxTokens: s.MaxTokens, Choices: s.N, Sampling: s.Sampling,
-		CacheSalt: s.Salt, TransferID: int64(s.ID) + 1, GenFirst: s.GenFirst,
+		CacheSalt: s.Salt, ConversationID: s.Talk, TransferID: int64(s.ID) + 1, GenFirst: s.GenFirst,
 	}
 }
 

@@ -308,9 +308,10 @@ func TestRandomRuns(t *testing.T) {
 			g := rapid.IntRange(1, 40).Draw(t, "g")
 			n++
 			salt := rapid.SampledFrom([]string{"", "a"}).Draw(t, "salt")
+			talk := rapid.SampledFrom([]string{"", "x", "y"}).Draw(t, "conversation")
 			if kindFull {
 				r := full(n, p, g)
-				r.CacheSalt = salt
+				r.CacheSalt, r.ConversationID = salt, talk
 				r.Choices = someChoices(t)
 				r.Priority = float64(rapid.IntRange(0, 2).Draw(t, "priority")) / 2
 				if rapid.IntRange(0, 4).Draw(t, "deadline") == 0 {
@@ -320,7 +321,7 @@ func TestRandomRuns(t *testing.T) {
 				return
 			}
 			s := session(n, p, g)
-			s.Salt = salt
+			s.Salt, s.Talk = salt, talk
 			s.Emitted = rapid.Bool().Draw(t, "emitted")
 			s.NoGen = rapid.IntRange(0, 9).Draw(t, "frontend gone") == 0
 			s.N = someChoices(t)
@@ -366,10 +367,12 @@ func TestRandomRuns(t *testing.T) {
 			"jump": func(t *rapid.T) { c.Now += time.Duration(rapid.IntRange(0, 5000).Draw(t, "ms")) * time.Millisecond },
 			"reset": func(t *rapid.T) {
 				if rapid.IntRange(0, 5).Draw(t, "rare") == 0 {
-					if err := c.Gen.Land(c.Now); err != nil {
+					w := rapid.SampledFrom(c.workers()).Draw(t, "worker")
+					if err := w.Land(c.Now); err != nil {
 						t.Fatal(err)
 					}
-					c.Gen.Core.ResetCache()
+					w.Core.ResetCache()
+					w.flush()
 				}
 			},
 			"cut": func(t *rapid.T) { c.Cut() },
@@ -435,8 +438,11 @@ func someChoices(t *rapid.T) int { return rapid.SampledFrom([]int{0, 1, 2, 4}).D
 
 func randomCluster(t *rapid.T) *Cluster {
 	b := 1 << rapid.IntRange(0, 4).Draw(t, "logB")
+	window := rapid.SampledFrom([]int{0, 0, 0, 1, 7, 30}).Draw(t, "window") // of the model that both serve
 	draw := func(role executor.Role) executor.Config {
 		c := pairConfig(role, b, rapid.IntRange(110/b+1, 400/b+1).Draw(t, "N"))
+		c.Window = window
+		c.Reuse = rapid.SampledFrom([]executor.ReusePolicy{executor.AllReusable, executor.AllReusable, executor.PerRequest, executor.PerConversation}).Draw(t, "when to share")
 		c.MaxNumTokens = b + rapid.IntRange(1, 64).Draw(t, "rows")
 		c.MaxBatch = rapid.IntRange(1, 8).Draw(t, "batch")
 		c.BlockReuse = rapid.IntRange(0, 4).Draw(t, "reuse") > 0

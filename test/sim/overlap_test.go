@@ -252,3 +252,44 @@ func TestOverlapHidesOneStep(t *testing.T) {
 		}
 	}
 }
+
+// TestScenario19ReceiveWaitsForTheFence lets a request end at step k while k+1 still
+// writes its blocks. A pull that needs them gets none before that step is over, and
+// nobody is paused for it.
+func TestScenario19ReceiveWaitsForTheFence(t *testing.T) {
+	for _, how := range []Overlap{Eager, Lazy} {
+		c := pair(t, func(_, gen *executor.Config) {
+			gen.Blocks, gen.Policy, gen.BlockReuse = 8, scheduler.MaxUtilization, false
+		})
+		c.Gen.Overlap, c.Step = how, time.Millisecond
+		oracle := Oracle(50000, c.Gen.Root(full(0, nil, 1)), prompt(50, 80), 48)
+		holder := full(1<<20, prompt(50, 80), 48) // five blocks, then seven
+		holder.Sampling.EOS = oracle[19:20]       // nobody knows before its result
+		tr := c.Gen.Submit(0, holder, nil)
+		c.Start(session(0, prompt(0, 60), 4)) // four blocks
+		var pages []int32
+		closed, started := false, false
+		c.Gen.BeforeApply = func(b *executor.Batch) { pages = slices.Clone(b.Rows[0].Pages) }
+		c.Gen.OnEffects = func(e *executor.Effects) {
+			if len(e.Outputs) > 0 && tr.Finish != request.Running && !closed {
+				closed = true
+				if st := c.Gen.Core.Stats(); tr.Retired || st.BlocksFenced != 7 || c.Gen.flying == nil {
+					t.Errorf("the first ends in no step that another overlaps: %+v", st)
+				}
+			}
+			for _, p := range e.Pulls {
+				started = true
+				shared := slices.ContainsFunc(p.Dst, func(id int32) bool { return slices.Contains(pages, id) })
+				if !closed || !tr.Retired || c.Gen.flying != nil || !shared {
+					t.Errorf("a pull into %v begins; closed %v, retired %v, a step runs %v, blocks %v", p.Dst, closed, tr.Retired, c.Gen.flying != nil, pages)
+				}
+			}
+			c.effects(e)
+		}
+		settle(t, c)
+		if verifySessions(t, c); !started {
+			t.Error("nothing was pulled")
+		}
+		expect(t, "pauses", c.Gen.Core.Stats().Paused, 0)
+	}
+}

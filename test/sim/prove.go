@@ -13,8 +13,8 @@ import (
 // far as one sees it from outside. The rest has its place elsewhere:
 //
 //	INV-1 to 7, 18   executor.Core.Check
-//	INV-8, 9, 11     Worker.checkBatch and Worker.output
-//	INV-10, 12, 17   here
+//	INV-8, 9, 11     Worker.checkBatch and Worker.output; of INV-8 where rows begin, here
+//	INV-10, 12, 17   here; what is leased: executor.Core.Check and puller.checkLeased
 //	INV-13, 16       Model.Next, which knows what every slot should hold, and the oracle
 //	INV-14           Storm.cancelAll
 //	INV-15           Instance.checkSteps
@@ -32,6 +32,8 @@ type row struct {
 	id     request.ID
 	choice int
 }
+
+func rowOf(r *executor.Row) row { return row{r.Request.ID, int(r.Request.Sampling.Stream)} }
 
 // look notes what is here before a step is planned.
 func (w *Worker) look() {
@@ -136,7 +138,32 @@ func (w *Worker) proveBatch(b *executor.Batch) error {
 	if err := w.untouched(b); err != nil || !w.Strict {
 		return err
 	}
+	if err := w.contiguous(b); err != nil {
+		return err
+	}
 	return w.advances(b)
+}
+
+// contiguous proves of INV-8 that a row begins where the last one of its request
+// ended, counting the step that runs.
+func (w *Worker) contiguous(b *executor.Batch) error {
+	at := map[row]int{}
+	for i := range w.strict.before {
+		if r := &w.strict.before[i]; r.State.Schedulable() && r.Held[executor.HoldOffload] == 0 {
+			at[row{r.ID, r.Choice}] = r.Computed
+		}
+	}
+	if w.flying != nil {
+		for _, r := range w.flying.batch.Rows {
+			at[rowOf(&r)] += len(r.Tokens)
+		}
+	}
+	for _, r := range b.Rows {
+		if want, ok := at[rowOf(&r)]; ok && r.Pos != want {
+			return fmt.Errorf("sim: INV-8: request %d: a row at %d, %d tokens are computed", r.Request.ID, r.Pos, want)
+		}
+	}
+	return nil
 }
 
 // replay is an index that was built from events, as a router does.

@@ -3,6 +3,7 @@ package sim
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -327,19 +328,26 @@ func TestScenario09ReuseArithmetic(t *testing.T) {
 	}
 }
 
+// TestScenario10Isolation runs 1,000 random prompts that have beginnings in common
+// under four roots. The model reports any slot of another root.
 func TestScenario10Isolation(t *testing.T) {
 	c := config(4, 512)
 	c.PartialReuse, c.ShareInPass = true, true
 	w := worker(t, c)
+	rng := rand.New(rand.NewPCG(10, 0))
 	for i := range 1000 {
-		r := full(i, prompt(i%7, 5+i%23), 3)
-		r.CacheSalt = []string{"", "a", "b", "lora"}[i%4]
+		p := make([]int32, 5+rng.IntN(23))
+		for j := range p {
+			p[j] = rng.Int32N(2)
+		}
+		r := full(i, p, 3)
+		r.CacheSalt = []string{"", "a", "b", "lora"}[rng.IntN(4)]
 		w.Submit(0, r, nil)
 	}
-	mustRun(t, w) // the model reports any slot of another root
+	mustRun(t, w)
 	verify(t, w)
-	if w.Core.Stats().PrefixHitTokens == 0 {
-		t.Error("nothing was shared at all")
+	if st := w.Core.Stats(); st.PrefixHitTokens == 0 || st.PendingShare == 0 {
+		t.Errorf("nothing was shared at all: %+v", st)
 	}
 }
 
@@ -361,10 +369,15 @@ func TestResetCacheSharesNothingOld(t *testing.T) {
 
 func TestScenario11EvictionOrder(t *testing.T) {
 	w := worker(t, config(4, 4))
-	for i, p := range [][]int32{prompt(0, 9), prompt(1, 9), prompt(0, 5)} {
+	a, b := prompt(0, 9), prompt(1, 9)
+	for i, p := range [][]int32{a, b} {
 		w.Submit(0, full(i, p, 1), nil)
 		mustRun(t, w)
 	}
+	expect(t, "A's tokens that B left", w.Core.Cached(a, ""), 4) // its tail went first
+	expect(t, "B's", w.Core.Cached(b, ""), 8)
+	w.Submit(0, full(2, a[:5], 1), nil)
+	mustRun(t, w)
 	verify(t, w)
 	expect(t, "cached of C", w.Tracks[2].Usage.CachedTokens, 4)
 }
@@ -383,36 +396,89 @@ func TestScenario14LateAbort(t *testing.T) {
 	verify(t, w)
 }
 
+// TestScenario13LostPeer kills the gen worker while eight requests are under leases
+// of two seconds. Nothing new arrives, and 2,100 ms after its last sign all blocks
+// are free; the worker was never full, so it stayed ready.
 func TestScenario13LostPeer(t *testing.T) {
+	const lease, late = 2000 * time.Millisecond, 2100 * time.Millisecond
+	leg := func(w *Worker, now time.Duration, id int) *Track {
+		r := full(id, prompt(id, 100), 8)
+		r.Kind, r.TransferID = request.ContextOnly, int64(id+1)
+		return w.Submit(now, r, nil)
+	}
+	ready := func(w *Worker) {
+		if st := w.Core.Stats(); st.PoolFull > 0 || w.Core.Fatal() != nil || st.Deadlocks > 0 {
+			t.Errorf("not ready: %+v", st)
+		}
+	}
 	c := config(16, 64)
-	c.Role, c.MaxLeasedFraction, c.Lease = executor.Ctx, 1, 2*time.Second
+	c.Role, c.MaxLeasedFraction, c.Lease = executor.Ctx, 1, lease
 	w := worker(t, c)
 	for i := range 8 {
-		r := full(i, prompt(i, 100), 8)
-		r.Kind, r.TransferID = request.ContextOnly, int64(i+1)
-		w.Submit(0, r, nil)
+		leg(w, 0, i)
 	}
 	mustRun(t, w)
 	expect(t, "leased", w.Core.Stats().BlocksLeased, 56)
-	r := full(8, prompt(8, 300), 8)
-	r.Kind, r.TransferID = request.ContextOnly, 9
-	ninth := w.Submit(time.Second, r, nil)
-	if ran, err := w.Step(time.Second); ran || err != nil {
-		t.Fatalf("ran %v, %v", ran, err)
-	}
-	at, ok := w.Core.NextDeadline()
-	if !ok || at > 2100*time.Millisecond {
-		t.Fatalf("next deadline %v, %v", at, ok)
-	}
-	if err := w.Run(at, 100); err != nil {
-		t.Fatal(err)
+	for now := time.Duration(0); now <= late; now += 100 * time.Millisecond { // only the clock goes on
+		if ran, err := w.Step(now); ran || err != nil {
+			t.Fatalf("ran %v, %v", ran, err)
+		}
+		ready(w)
+		st := w.Core.Stats()
+		if free := st.BlocksFree + st.BlocksReusable; now < lease && free != 8 || now >= late && free != 64 {
+			t.Errorf("%d blocks are free after %v", free, now)
+		}
 	}
 	expect(t, "leases expired", w.Core.Stats().LeasesExpired, 8)
+	ninth := leg(w, late, 8)
+	if err := w.Run(late, 100); err != nil {
+		t.Fatal(err)
+	}
 	expect(t, "ninth", ninth.Finish, request.FinishNotFinished)
-	if err := w.Run(at+3*time.Second, 100); err != nil {
+	if err := w.Run(late+lease, 100); err != nil {
 		t.Fatal(err)
 	}
 	verify(t, w)
+}
+
+// TestScenario13KilledReader kills the gen worker in the middle of its pulls, and
+// the network with it: leases count from the last byte that was read.
+func TestScenario13KilledReader(t *testing.T) {
+	c := pair(t, func(ctx, _ *executor.Config) {
+		ctx.Blocks, ctx.MaxLeasedFraction, ctx.Lease = 64, 1, 2000*time.Millisecond
+	})
+	c.Net.MaxDelay, c.Net.BlockTime = 0, 300*time.Millisecond
+	for i := range 8 {
+		c.Start(session(i, prompt(i, 100), 8))
+	}
+	for c.Moved < 20 {
+		if _, err := c.Tick(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect(t, "leased", c.Ctx.Core.Stats().BlocksLeased, 56)
+	c.Net.Lose = 1 // no word of its end arrives
+	if err := c.Kill(c.Gen); err != nil {
+		t.Fatal(err)
+	}
+	last, at := c.Now, c.Now
+	for c.Ctx.Core.Stats().BlocksLeased > 0 {
+		at = c.Now // the tick ends at the time of the next event
+		more, err := c.Tick()
+		if err != nil || !more {
+			t.Fatalf("%d blocks are leased for ever, %v", c.Ctx.Core.Stats().BlocksLeased, err)
+		}
+		expect(t, "full for", c.Ctx.Core.Stats().PoolFull, 0)
+	}
+	if at > last+2100*time.Millisecond {
+		t.Errorf("the last lease ended %v after the kill", at-last)
+	}
+	expect(t, "leases expired", c.Ctx.Core.Stats().LeasesExpired, 8)
+	c.Net.Lose = 0
+	c.Start(session(8, prompt(8, 100), 8))
+	settle(t, c)
+	verifySessions(t, c)
+	expect(t, "ninth", c.Sessions[8].Gen.Finish, request.FinishLength)
 }
 
 func TestLeaseCapHoldsAdmission(t *testing.T) {
