@@ -105,16 +105,16 @@ func (m *Manager) bring(parent, h blockhash.Hash, tokens []int32) int32 {
 	j := job{Move: Move{Kind: Onboard, Block: id, Hash: h, Parent: parent}, epoch: m.epoch}
 	was := Host
 	if slot, ok := t.host.find(h); ok {
-		j.Slot, j.Priority = slot, t.host.slots[slot].priority
+		j.Slot, j.worth = slot, t.host.blocks[slot].worth
 		t.host.unindex(slot)
 		t.stats.Onboarded++
 	} else {
 		was, j.Kind = Disk, Load
 		j.file, _ = t.disk.find(h)
-		j.Priority = t.disk.slots[j.file].priority
+		j.worth = t.disk.blocks[j.file].worth
 		t.stats.Loaded++
 	}
-	m.enter(id, parent, h, j.Priority, tokens)
+	m.enter(id, parent, h, j.worth, tokens)
 	b := &m.blocks[id]
 	b.inbound = true
 	b.copies++
@@ -182,7 +182,7 @@ func (m *Manager) arrived(j *job, r Result) int32 {
 	m.tiers.inbound--
 	if r != Done && b.indexed {
 		m.unindex(j.Block)
-		b.priority = DefaultPriority
+		m.forget(j.Block)
 		m.changed(j.Hash, Device)
 	}
 	m.EndCopy(j.Block)
@@ -194,7 +194,7 @@ func (m *Manager) arrived(j *job, r Result) int32 {
 
 func (m *Manager) loaded(j *job, r Result) {
 	t := m.tiers
-	if r != Done && t.disk.slots[j.file].indexed { // else the cache was reset
+	if r != Done && t.disk.blocks[j.file].indexed { // else the cache was reset
 		t.disk.unindex(j.file)
 		t.order(job{Move: Move{Kind: Erase, Hash: j.Hash}})
 		if m.Level(j.Hash) == Nowhere {
@@ -211,10 +211,14 @@ func (m *Manager) spilled(j *job, r Result) {
 	current := j.epoch == m.epoch
 	if _, twice := t.disk.find(j.Hash); r == Done && current && !twice {
 		gone := m.Level(j.Hash) == Nowhere // left the host meanwhile
-		t.disk.put(j.file, j.Parent, j.Hash, j.Priority)
+		w := j.worth
+		if slot, ok := t.host.find(j.Hash); ok {
+			w = t.host.blocks[slot].worth // set since
+		}
+		t.disk.put(j.file, j.Parent, j.Hash, w)
 		t.stats.Spilled++
 		if gone {
-			m.tell(t.disk.slots[j.file].stored(Disk))
+			m.tell(t.disk.blocks[j.file].stored(Disk))
 		}
 	}
 	t.disk.done(j.file)
@@ -233,7 +237,7 @@ func (m *Manager) Abandon(id int32) {
 		return
 	}
 	m.unindex(id)
-	b.priority = DefaultPriority
+	m.forget(id)
 	m.changed(b.hash, Device)
 }
 
@@ -251,28 +255,34 @@ func (m *Manager) resetTiers() {
 }
 
 // Demote lets the content of h, wherever it is, be the first to go, unless
-// something refers to it or builds on it that may stay. It reports whether it did.
+// something refers to it or builds on it that may stay, or somebody set it a
+// priority above the default. It reports whether it did.
 func (m *Manager) Demote(h blockhash.Hash) bool {
 	if m.builtOn(h) {
 		return false
 	}
 	id, ok := m.index[h]
 	if ok {
-		if m.blocks[id].list == listNone {
+		if b := &m.blocks[id]; b.list == listNone || b.own > DefaultPriority {
 			return false
 		}
 		if m.blocks[id].priority > 0 { // else it would follow its parents
-			m.rank(id, 0)
+			m.grade(id, 0, 0)
 		}
 	}
 	if m.tiers == nil {
 		return ok
 	}
-	for _, s := range []*shelf{m.tiers.host, m.tiers.disk} {
-		if slot, found := s.find(h); found {
-			if ok = true; s.slots[slot].priority > 0 {
-				s.rank(slot, 0)
-			}
+	for _, s := range m.tiers.shelves() {
+		slot, found := s.find(h)
+		if !found {
+			continue
+		}
+		if s.blocks[slot].own > DefaultPriority {
+			return false
+		}
+		if ok = true; s.blocks[slot].priority > 0 {
+			s.grade(slot, 0, 0)
 		}
 	}
 	return ok

@@ -46,7 +46,7 @@ func (m *Manager) Check(tables iter.Seq[[]int32]) error {
 		if id, ok := m.index[b.hash]; !ok || id != int32(i) {
 			return fmt.Errorf("kvcache: INV-3: block %d has hash %x which the index maps to %d, %v", i, b.hash, id, ok)
 		}
-		if err := m.checkParent(int32(i), place); err != nil {
+		if err := m.checkParent(int32(i), place, m.cfg.Windows); err != nil {
 			return err
 		}
 	}
@@ -58,13 +58,13 @@ func (m *Manager) Check(tables iter.Seq[[]int32]) error {
 
 // checkLists walks the free lists and returns each block's 1-based position in
 // the order of eviction within its list, 0 for blocks in none.
-func (m *Manager) checkLists() ([]int, error) {
-	place := make([]int, len(m.blocks))
+func (t *tree) checkLists() ([]int, error) {
+	place := make([]int, len(t.blocks))
 	count := 0
 	for list := range int8(numLists) {
 		prev, n := int32(-1), 0
-		for id := m.lists.head[list]; id >= 0; id = m.blocks[id].next {
-			b := &m.blocks[id]
+		for id := t.lists.head[list]; id >= 0; id = t.blocks[id].next {
+			b := &t.blocks[id]
 			if place[id] != 0 || b.list != list || b.prev != prev {
 				return nil, fmt.Errorf("kvcache: INV-2: block %d is linked wrongly in list %d", id, list)
 			}
@@ -72,30 +72,41 @@ func (m *Manager) checkLists() ([]int, error) {
 			count++
 			place[id], prev = n, id
 		}
-		if m.lists.tail[list] != prev {
+		if t.lists.tail[list] != prev {
 			return nil, fmt.Errorf("kvcache: INV-2: list %d ends at %d, not at its tail", list, prev)
 		}
-		if list != listEmpty && (m.lists.some[list>>6]>>(list&63)&1 == 1) != (n > 0) {
+		if list != listEmpty && (t.lists.some[list>>6]>>(list&63)&1 == 1) != (n > 0) {
 			return nil, fmt.Errorf("kvcache: INV-2: bitmap is wrong for bucket %d", list)
 		}
 	}
-	if count != m.lists.count {
-		return nil, fmt.Errorf("kvcache: INV-2: %d free blocks counted, %d in lists", m.lists.count, count)
+	if count != t.lists.count {
+		return nil, fmt.Errorf("kvcache: INV-2: %d free blocks counted, %d in lists", t.lists.count, count)
+	}
+	for i, id := range t.ends {
+		if b := &t.blocks[id]; int(b.end) != i+1 || b.until <= 0 || !b.indexed {
+			return nil, fmt.Errorf("kvcache: KV-14: block %d, indexed %v, is entry %d of the ends: until %v, entry %d", id, b.indexed, i+1, b.until, b.end)
+		}
 	}
 	return place, nil
 }
 
-func (m *Manager) checkParent(id int32, place []int) error {
-	b := &m.blocks[id]
-	p, ok := m.index[b.parent]
+func (t *tree) checkParent(id int32, place []int, windows bool) error {
+	b := &t.blocks[id]
+	switch {
+	case b.priority < b.own:
+		return fmt.Errorf("kvcache: INV-7: block %d has priority %d, %d of its own", id, b.priority, b.own)
+	case b.until > 0 && (b.end == 0 || t.ends[b.end-1] != id):
+		return fmt.Errorf("kvcache: KV-14: the end of the priority of block %d will be missed", id)
+	}
+	p, ok := t.index[b.parent]
 	if !ok {
 		return nil
 	}
-	pb := &m.blocks[p]
+	pb := &t.blocks[p]
 	if pb.priority < b.priority {
 		return fmt.Errorf("kvcache: INV-7: block %d has priority %d, its parent %d only %d", id, b.priority, p, pb.priority)
 	}
-	if !m.cfg.Windows && place[id] > 0 && place[p] > 0 && pb.priority == b.priority && place[p] < place[id] {
+	if !windows && place[id] > 0 && place[p] > 0 && pb.priority == b.priority && place[p] < place[id] {
 		return fmt.Errorf("kvcache: INV-7: block %d is evicted before its child %d", p, id)
 	}
 	return nil

@@ -54,14 +54,13 @@ func (m *Manager) checkTiers() error {
 
 // check proves the books of one tier. held counts the moves of each slot.
 func (s *shelf) check(name string, held map[int32]int32) error {
-	pool := Manager{blocks: s.slots, lists: s.lists, index: s.index}
-	place, err := pool.checkLists()
+	place, err := s.checkLists()
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	indexed := 0
-	for i := range s.slots {
-		b, id := &s.slots[i], int32(i)
+	for i := range s.blocks {
+		b, id := &s.blocks[i], int32(i)
 		free := place[i] > 0
 		switch {
 		case b.copies != held[id] || free != (b.copies == 0):
@@ -79,12 +78,12 @@ func (s *shelf) check(name string, held map[int32]int32) error {
 		if !free {
 			continue // it takes its place among the others when its moves are over
 		}
-		if err := pool.checkParent(id, place); err != nil {
+		if err := s.checkParent(id, place, false); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
-	if indexed != len(s.index) || len(s.slots) > s.limit {
-		return fmt.Errorf("kvcache: INV-3: %s: %d indexed slots, %d index entries, %d of %d slots", name, indexed, len(s.index), len(s.slots), s.limit)
+	if indexed != len(s.index) || len(s.blocks) > s.limit {
+		return fmt.Errorf("kvcache: INV-3: %s: %d indexed slots, %d index entries, %d of %d slots", name, indexed, len(s.index), len(s.blocks), s.limit)
 	}
 	return nil
 }

@@ -233,8 +233,8 @@ func (m *Manager) eachBelow(yield func(*block, Level)) {
 		if s == nil {
 			continue
 		}
-		for i := range s.slots {
-			if b := &s.slots[i]; b.indexed && m.Level(b.hash) == Level(l) {
+		for i := range s.blocks {
+			if b := &s.blocks[i]; b.indexed && m.Level(b.hash) == Level(l) {
 				yield(b, Level(l))
 			}
 		}
@@ -254,7 +254,7 @@ func (m *Manager) children(to []change, h blockhash.Hash) []change {
 			continue
 		}
 		for kid := s.kids.first(h); kid >= 0; kid = s.kids.next[kid] {
-			if b := &s.slots[kid]; m.Level(b.hash) == Level(l) {
+			if b := &s.blocks[kid]; m.Level(b.hash) == Level(l) {
 				to = append(to, b.stored(Level(l)))
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"iter"
 	"slices"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -309,6 +310,7 @@ func TestRandomOperations(t *testing.T) {
 		roots := []blockhash.Hash{blockhash.Root("m", "", ""), blockhash.Root("m", "", "s"), blockhash.Root("m", "s", "")}
 		content := make([]blockhash.Hash, m.Total()) // what each block was last filled with
 		var users []*user
+		now := time.Duration(1)
 		t.Repeat(map[string]func(*rapid.T){
 			"start": func(t *rapid.T) {
 				u := &user{tokens: rapid.SliceOfN(rapid.Int32Range(0, 1), 1, 6*b).Draw(t, "tokens")}
@@ -347,6 +349,16 @@ func TestRandomOperations(t *testing.T) {
 			},
 			"priority": func(t *rapid.T) {
 				m.SetPriority(int32(rapid.IntRange(0, m.Total()-1).Draw(t, "id")), uint8(rapid.IntRange(0, 100).Draw(t, "p")))
+			},
+			"retain": func(t *rapid.T) {
+				retainAny(t, m, users, now)
+			},
+			"expire": func(t *rapid.T) {
+				now += time.Duration(rapid.IntRange(0, 4).Draw(t, "passed"))
+				m.Expire(now)
+				if err := m.overdue(now); err != nil {
+					t.Fatal(err)
+				}
 			},
 			"reset": func(t *rapid.T) {
 				if rapid.IntRange(0, 9).Draw(t, "rare") == 0 {

@@ -2,6 +2,7 @@ package kvcache
 
 import (
 	"fmt"
+	"time"
 
 	"tandem/engine/blockhash"
 )
@@ -27,25 +28,38 @@ type block struct {
 	indexed  bool  // hash is valid and index[hash] is this block
 	twin     bool  // holds the same content as the indexed block of hash
 	inbound  bool  // its content is on its way from a lower tier
-	priority uint8
-	list     int8 // bucket number, or one of the list* constants
-	prev     int32
-	next     int32
-	hash     blockhash.Hash
-	parent   blockhash.Hash
-	key      uint64 // of the partial chain
+	priority uint8 // in force: its own, or that of what builds on it
+	worth
+	end    int32 // 1-based place among the ends of own priorities, 0 = none
+	list   int8  // bucket number, or one of the list* constants
+	prev   int32
+	next   int32
+	hash   blockhash.Hash
+	parent blockhash.Hash
+	key    uint64 // of the partial chain
+}
+
+// worth is how much content matters by itself.
+type worth struct {
+	own   uint8         // retention priority
+	until time.Duration // when it is DefaultPriority again, 0 = never
+}
+
+// lasting is the priority that a later process will know.
+func (w worth) lasting() uint8 {
+	if w.until > 0 {
+		return DefaultPriority
+	}
+	return w.own
 }
 
 // Manager is a pool of blocks with ids 0..N-1 and the index of their contents.
 // It is not safe for concurrent use.
 type Manager struct {
+	tree
 	cfg     Config
-	blocks  []block
-	lists   freeLists
-	index   map[blockhash.Hash]int32
 	pending [2]map[blockhash.Hash]int32 // blocks that steps will fill: the one that runs, and the one being planned
 	planned int                         // of pending: that of the step planned last
-	kids    chains[blockhash.Hash]      // indexed blocks by parent
 	starts  chains[uint64]              // indexed blocks by parent and first tokens
 	tokens  []int32                     // [N*B] contents of indexed blocks, if Partial
 	evicted uint64
@@ -60,11 +74,12 @@ func New(cfg Config) (*Manager, error) {
 		return nil, fmt.Errorf("kvcache: %d blocks of %d tokens is not a pool", cfg.Blocks, cfg.BlockTokens)
 	}
 	m := &Manager{
+		tree: tree{
+			blocks: make([]block, cfg.Blocks), index: make(map[blockhash.Hash]int32, cfg.Blocks),
+			kids: newChains[blockhash.Hash](cfg.Blocks),
+		},
 		cfg:     cfg,
-		blocks:  make([]block, cfg.Blocks),
-		index:   make(map[blockhash.Hash]int32, cfg.Blocks),
 		pending: [2]map[blockhash.Hash]int32{{}, {}},
-		kids:    newChains[blockhash.Hash](cfg.Blocks),
 		tiers:   newTiers(cfg.Tiers),
 	}
 	if cfg.Partial {
@@ -76,7 +91,7 @@ func New(cfg Config) (*Manager, error) {
 	}
 	m.lists.init(m.blocks)
 	for id := cfg.Blocks - 1; id >= 0; id-- {
-		m.blocks[id].priority = DefaultPriority
+		m.forget(int32(id))
 		m.lists.pushFront(int32(id))
 	}
 	return m, nil
@@ -122,7 +137,8 @@ func (m *Manager) Take(table []int32, n int) ([]int32, bool) {
 		}
 		m.lists.remove(id)
 		b := &m.blocks[id]
-		b.ref, b.twin, b.priority = 1, false, DefaultPriority
+		b.ref, b.twin = 1, false
+		m.forget(id)
 		table = append(table, id)
 	}
 	return table, true
@@ -238,54 +254,38 @@ func (m *Manager) EndCopy(id int32) {
 // Priority returns the retention priority of block id.
 func (m *Manager) Priority(id int32) int { return int(m.blocks[id].priority) }
 
-// SetPriority sets the retention priority of block id, 0 to 100. A block never
-// ranks below its indexed children, and its ancestors are raised to its level.
-func (m *Manager) SetPriority(id int32, p uint8) {
-	b := &m.blocks[id]
-	p = min(p, maxPriority)
-	if b.indexed {
-		p = max(p, m.kidsPriority(b.hash))
-	}
-	m.rank(id, p)
-	if b.indexed || b.twin {
-		m.raiseAncestors(b.parent, p, b.list >= 0)
-	}
-}
+// SetPriority sets the retention priority of block id, 0 to 100, for good. A block
+// never ranks below its indexed children, and its ancestors are raised to its level.
+func (m *Manager) SetPriority(id int32, p uint8) { m.grade(id, p, 0) }
 
-// rank moves a block to priority p; a free one becomes the newest there.
-func (m *Manager) rank(id int32, p uint8) {
-	b := &m.blocks[id]
-	b.priority = p
-	if b.list != listNone && b.list != listEmpty {
-		m.lists.remove(id)
-		m.lists.pushBack(id, int8(p))
+// Retain sets the retention priority of the content of h, wherever it is, instead of
+// what was set before; from the time until on, if that is not 0, it is
+// DefaultPriority again. What builds on it may keep it higher.
+func (m *Manager) Retain(h blockhash.Hash, p uint8, until time.Duration) {
+	if id, ok := m.index[h]; ok {
+		m.grade(id, p, until)
 	}
-}
-
-// raiseAncestors gives the chain that ends in h at least priority p. moved says
-// that a free descendant became the newest of its bucket: free ancestors in the
-// same bucket then follow it, so that they are still evicted later.
-func (m *Manager) raiseAncestors(h blockhash.Hash, p uint8, moved bool) {
-	for {
-		id, ok := m.index[h]
-		if !ok {
-			return
+	if m.tiers == nil {
+		return
+	}
+	for _, s := range m.tiers.shelves() {
+		if slot, ok := s.find(h); ok {
+			s.grade(slot, p, until)
 		}
-		b := &m.blocks[id]
-		if b.priority > p || b.priority == p && !moved {
-			return
-		}
-		m.rank(id, p)
-		moved = moved || b.list >= 0
-		h = b.parent
 	}
 }
 
-func (m *Manager) kidsPriority(h blockhash.Hash) (p uint8) {
-	for id := m.kids.first(h); id >= 0; id = m.kids.next[id] {
-		p = max(p, m.blocks[id].priority)
+// Expire ends the priorities whose time is over.
+func (m *Manager) Expire(now time.Duration) {
+	m.expire(now)
+	if m.tiers == nil {
+		return
 	}
-	return p
+	for _, s := range m.tiers.shelves() {
+		if s != nil {
+			s.expire(now)
+		}
+	}
 }
 
 // Hash returns the hash under which block id is indexed, if it is.

@@ -16,8 +16,8 @@ func (m *Manager) Remains() []Move {
 		for id := m.lists.tail[list]; id >= 0; id = m.blocks[id].prev {
 			r.keep(&m.blocks[id], id, -1)
 		}
-		for slot := t.host.lists.tail[list]; slot >= 0; slot = t.host.slots[slot].prev {
-			r.keep(&t.host.slots[slot], -1, slot)
+		for slot := t.host.lists.tail[list]; slot >= 0; slot = t.host.blocks[slot].prev {
+			r.keep(&t.host.blocks[slot], -1, slot)
 		}
 	}
 	return r.moves
@@ -49,18 +49,18 @@ func (r *remains) keep(b *block, id, slot int32) {
 	if r.full = !ok; r.full {
 		return
 	}
-	r.disk.put(file, b.parent, b.hash, b.priority)
-	r.moves = append(r.moves, Move{Kind: Spill, Block: id, Slot: slot, Hash: b.hash, Parent: b.parent, Priority: b.priority})
+	r.disk.put(file, b.parent, b.hash, b.worth)
+	r.moves = append(r.moves, Move{Kind: Spill, Block: id, Slot: slot, Hash: b.hash, Parent: b.parent, Priority: b.lasting()})
 }
 
 // pin holds a file and those of what it builds on.
 func (r *remains) pin(h blockhash.Hash) {
 	for {
 		slot, ok := r.disk.find(h)
-		if !ok || r.disk.slots[slot].copies > 0 {
+		if !ok || r.disk.blocks[slot].copies > 0 {
 			return
 		}
 		r.disk.hold(slot)
-		h = r.disk.slots[slot].parent
+		h = r.disk.blocks[slot].parent
 	}
 }

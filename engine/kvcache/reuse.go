@@ -106,7 +106,7 @@ func (m *Manager) Commit(id int32, parent, h blockhash.Hash, tokens []int32) {
 		slot, _ := m.tiers.host.find(h)
 		m.tiers.host.drop(slot)
 	}
-	m.enter(id, parent, h, b.priority, tokens)
+	m.enter(id, parent, h, b.worth, tokens)
 	if was == Nowhere {
 		m.tell(change{kind: Stored, parent: parent, block: h, priority: b.priority})
 	} else {
@@ -115,11 +115,12 @@ func (m *Manager) Commit(id int32, parent, h blockhash.Hash, tokens []int32) {
 }
 
 // enter puts a block into the index.
-func (m *Manager) enter(id int32, parent, h blockhash.Hash, p uint8, tokens []int32) {
+func (m *Manager) enter(id int32, parent, h blockhash.Hash, w worth, tokens []int32) {
 	b := &m.blocks[id]
 	b.hash, b.parent, b.indexed = h, parent, true
 	m.index[h] = id
-	b.priority = max(p, m.kidsPriority(h))
+	b.own, b.priority = w.own, max(w.own, m.kidsPriority(h))
+	m.endAt(id, w.until)
 	m.kids.add(parent, id)
 	if m.cfg.Partial {
 		copy(m.contents(id), tokens)
@@ -138,6 +139,7 @@ func (m *Manager) unindex(id int32) {
 		m.starts.remove(b.key, id)
 	}
 	b.indexed = false
+	m.endAt(id, 0)
 }
 
 // Reset forgets all content: no block can be matched afterwards. Tables keep
@@ -151,7 +153,7 @@ func (m *Manager) Reset() {
 			continue
 		}
 		m.unindex(int32(i))
-		b.priority = DefaultPriority
+		m.forget(int32(i))
 		if b.list == listNone {
 			b.twin = true
 			continue

@@ -6,11 +6,8 @@ import "tandem/engine/blockhash"
 // content of one block each. A slot is empty, or its content is indexed, or a
 // move uses it. Slots come into being when they are first needed.
 type shelf struct {
+	tree
 	limit int
-	slots []block
-	lists freeLists
-	index map[blockhash.Hash]int32
-	kids  chains[blockhash.Hash] // indexed slots by parent
 }
 
 // newShelf makes a tier of at most limit slots, nil for none.
@@ -18,7 +15,7 @@ func newShelf(limit int) *shelf {
 	if limit <= 0 {
 		return nil
 	}
-	s := &shelf{limit: limit, index: map[blockhash.Hash]int32{}, kids: newChains[blockhash.Hash](0)}
+	s := &shelf{limit: limit, tree: tree{index: map[blockhash.Hash]int32{}, kids: newChains[blockhash.Hash](0)}}
 	s.lists.init(nil)
 	return s
 }
@@ -41,7 +38,7 @@ func (s *shelf) used() int {
 }
 
 // spare returns how many slots hold nothing.
-func (s *shelf) spare() int { return s.limit - len(s.slots) + s.lists.empty() }
+func (s *shelf) spare() int { return s.limit - len(s.blocks) + s.lists.empty() }
 
 // room takes a slot for content of priority p: an empty one, else that of the
 // content that matters least if it does not matter more. lost is what had to go.
@@ -50,41 +47,40 @@ func (s *shelf) room(p uint8) (slot int32, lost blockhash.Hash, dropped, ok bool
 	case s.lists.empty() > 0:
 		slot = s.lists.head[listEmpty]
 		s.lists.remove(slot)
-	case len(s.slots) < s.limit:
+	case len(s.blocks) < s.limit:
 		slot = s.grow()
-	case s.lists.count == 0 || s.slots[s.lists.first()].priority > p:
+	case s.lists.count == 0 || s.blocks[s.lists.first()].priority > p:
 		return -1, lost, false, false
 	default:
 		slot = s.lists.first()
-		lost, dropped = s.slots[slot].hash, true
+		lost, dropped = s.blocks[slot].hash, true
 		s.unindex(slot)
 		s.lists.remove(slot)
 	}
-	s.slots[slot].copies = 1
+	s.blocks[slot].copies = 1
 	return slot, lost, dropped, true
 }
 
 func (s *shelf) grow() int32 {
-	s.slots = append(s.slots, block{list: listNone})
-	s.lists.blocks = s.slots
+	s.blocks = append(s.blocks, block{list: listNone})
+	s.lists.blocks = s.blocks
 	s.kids.prev, s.kids.next = append(s.kids.prev, -1), append(s.kids.next, -1)
-	return int32(len(s.slots) - 1)
+	return int32(len(s.blocks) - 1)
 }
 
 // put gives a slot that a move uses its content.
-func (s *shelf) put(slot int32, parent, h blockhash.Hash, p uint8) {
-	b := &s.slots[slot]
-	b.hash, b.parent, b.priority, b.indexed = h, parent, p, true
-	for id := s.kids.first(h); id >= 0; id = s.kids.next[id] {
-		b.priority = max(b.priority, s.slots[id].priority)
-	}
+func (s *shelf) put(slot int32, parent, h blockhash.Hash, w worth) {
+	b := &s.blocks[slot]
+	b.hash, b.parent, b.indexed = h, parent, true
+	b.own, b.priority = w.own, max(w.own, s.kidsPriority(h))
+	s.endAt(slot, w.until)
 	s.index[h] = slot
 	s.kids.add(parent, slot)
 }
 
 // hold lets a move use a slot: until done it is neither given away nor emptied.
 func (s *shelf) hold(slot int32) {
-	b := &s.slots[slot]
+	b := &s.blocks[slot]
 	if b.list != listNone {
 		s.lists.remove(slot)
 	}
@@ -94,7 +90,7 @@ func (s *shelf) hold(slot int32) {
 // done ends one hold. Content that is still indexed becomes the newest of its
 // bucket, and its ancestors here newer still.
 func (s *shelf) done(slot int32) {
-	b := &s.slots[slot]
+	b := &s.blocks[slot]
 	if b.copies--; b.copies < 0 {
 		panic("kvcache: a slot is given back more often than it was taken")
 	}
@@ -106,29 +102,7 @@ func (s *shelf) done(slot int32) {
 		return
 	}
 	s.lists.pushBack(slot, int8(b.priority))
-	s.raise(b.parent, b.priority)
-}
-
-// raise makes the ancestors of content that became the newest of bucket p outlive it.
-func (s *shelf) raise(h blockhash.Hash, p uint8) {
-	for {
-		id, ok := s.index[h]
-		if !ok || s.slots[id].priority > p {
-			return
-		}
-		s.rank(id, p)
-		h = s.slots[id].parent
-	}
-}
-
-// rank moves content to the end of bucket p.
-func (s *shelf) rank(id int32, p uint8) {
-	b := &s.slots[id]
-	b.priority = p
-	if b.list != listNone {
-		s.lists.remove(id)
-		s.lists.pushBack(id, int8(p))
-	}
+	s.raiseAncestors(b.parent, b.priority, true)
 }
 
 // builtOn reports whether content here follows h that was not demoted.
@@ -136,26 +110,22 @@ func (s *shelf) builtOn(h blockhash.Hash) bool {
 	if s == nil {
 		return false
 	}
-	for kid := s.kids.first(h); kid >= 0; kid = s.kids.next[kid] {
-		if s.slots[kid].priority > 0 {
-			return true
-		}
-	}
-	return false
+	return s.kidsPriority(h) > 0
 }
 
 // unindex forgets the content of a slot; without a move it is empty then.
 func (s *shelf) unindex(slot int32) {
-	b := &s.slots[slot]
+	b := &s.blocks[slot]
 	delete(s.index, b.hash)
 	s.kids.remove(b.parent, slot)
 	b.indexed = false
+	s.endAt(slot, 0)
 }
 
 // drop forgets the content of a slot and gives the slot back.
 func (s *shelf) drop(slot int32) {
 	s.unindex(slot)
-	if s.slots[slot].list != listNone {
+	if s.blocks[slot].list != listNone {
 		s.lists.remove(slot)
 		s.lists.pushFront(slot)
 	}
@@ -166,8 +136,8 @@ func (s *shelf) clear() {
 	if s == nil {
 		return
 	}
-	for i := range s.slots {
-		if s.slots[i].indexed {
+	for i := range s.blocks {
+		if s.blocks[i].indexed {
 			s.drop(int32(i))
 		}
 	}

@@ -48,12 +48,13 @@ type Move struct {
 	Slot     int32          // of the host, for Offload, Onboard and Spill
 	Hash     blockhash.Hash // of the content
 	Parent   blockhash.Hash
-	Priority uint8
+	Priority uint8 // of a Spill: what a later process is to know
 }
 
 // job is a move under way.
 type job struct {
 	Move
+	worth
 	file  int32  // its slot on disk, for Spill and Load
 	epoch uint32 // when it was ordered
 }
@@ -96,6 +97,9 @@ func newTiers(cfg Tiers) *tiers {
 	}
 	return &tiers{Tiers: cfg, host: newShelf(cfg.HostBlocks), disk: newShelf(cfg.DiskBlocks), jobs: map[uint64]job{}}
 }
+
+// shelves returns the tiers, the last of which may be nil.
+func (t *tiers) shelves() [2]*shelf { return [2]*shelf{t.host, t.disk} }
 
 // TierStats returns the counts of the lower tiers.
 func (m *Manager) TierStats() TierStats {
@@ -192,7 +196,7 @@ func (m *Manager) Restore(files []File) {
 			t.order(job{Move: Move{Kind: Erase, Hash: f.Hash}})
 			continue
 		}
-		t.disk.put(slot, f.Parent, f.Hash, min(f.Priority, maxPriority))
+		t.disk.put(slot, f.Parent, f.Hash, worth{own: min(f.Priority, maxPriority)})
 		t.disk.done(slot)
 	}
 }
@@ -211,13 +215,14 @@ func (t *tiers) order(j job) {
 // content, or sends it to the host.
 func (m *Manager) evict(id int32) {
 	b := &m.blocks[id]
+	w := b.worth
 	m.unindex(id)
 	m.evicted++
-	m.offload(id)
+	m.offload(id, w)
 	m.changed(b.hash, Device)
 }
 
-func (m *Manager) offload(id int32) {
+func (m *Manager) offload(id int32, w worth) {
 	t, b := m.tiers, &m.blocks[id]
 	if t == nil || b.priority < t.MinPriority {
 		return
@@ -229,9 +234,9 @@ func (m *Manager) offload(id int32) {
 	if !ok {
 		return
 	}
-	t.host.put(slot, b.parent, b.hash, b.priority)
+	t.host.put(slot, b.parent, b.hash, w)
 	t.stats.Offloaded++
-	t.order(job{Move: Move{Kind: Offload, Block: id, Slot: slot, Hash: b.hash, Parent: b.parent, Priority: b.priority}, epoch: m.epoch})
+	t.order(job{Move: Move{Kind: Offload, Block: id, Slot: slot, Hash: b.hash, Parent: b.parent}, epoch: m.epoch})
 	m.spillAhead()
 }
 
@@ -253,7 +258,7 @@ func (m *Manager) spillAhead() {
 	low := max(1, t.host.limit/8)
 	for t.host.spare()+t.spilling < low && t.spilling < maxSpills && t.host.lists.count > t.host.lists.empty() {
 		slot := t.host.lists.least()
-		b := &t.host.slots[slot]
+		b := &t.host.blocks[slot]
 		_, filed := t.disk.find(b.hash)
 		if filed || b.priority < t.MinPriority {
 			h := b.hash
@@ -267,7 +272,7 @@ func (m *Manager) spillAhead() {
 		}
 		t.host.hold(slot)
 		t.spilling++
-		t.order(job{Move: Move{Kind: Spill, Slot: slot, Hash: b.hash, Parent: b.parent, Priority: b.priority}, file: file, epoch: m.epoch})
+		t.order(job{Move: Move{Kind: Spill, Slot: slot, Hash: b.hash, Parent: b.parent, Priority: b.lasting()}, worth: b.worth, file: file, epoch: m.epoch})
 	}
 }
 

@@ -3,6 +3,7 @@ package kvcache
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -332,6 +333,7 @@ func TestTiersAtRandom(t *testing.T) {
 			m.Release(users[i].table)
 			users = slices.Delete(users, i, i+1)
 		}
+		now := time.Duration(1)
 		t.Repeat(map[string]func(*rapid.T){
 			"start": func(t *rapid.T) {
 				u := &user{tokens: rapid.SliceOfN(rapid.Int32Range(0, 1), 1, 8*b).Draw(t, "tokens")}
@@ -412,6 +414,16 @@ func TestTiersAtRandom(t *testing.T) {
 					m.SuspendDisk()
 				} else {
 					m.ResumeDisk()
+				}
+			},
+			"retain": func(t *rapid.T) {
+				retainAny(t, m, users, now)
+			},
+			"expire": func(t *rapid.T) {
+				now += time.Duration(rapid.IntRange(0, 4).Draw(t, "passed"))
+				m.Expire(now)
+				if err := m.overdue(now); err != nil {
+					t.Fatal(err)
 				}
 			},
 			"reset": func(t *rapid.T) {
@@ -527,7 +539,7 @@ func (m *Manager) priorityOf(h blockhash.Hash) uint8 {
 	}
 	for _, s := range []*shelf{m.tiers.host, m.tiers.disk} {
 		if slot, ok := s.find(h); ok {
-			return s.slots[slot].priority
+			return s.blocks[slot].priority
 		}
 	}
 	return 0
