@@ -277,6 +277,7 @@ func optimistic(file map[string]any) {
 func (c *cluster) children(dir string) ([]child, error) {
 	var out []child
 	total := c.ctx + c.gen
+	used := 0 // threads of the workers before
 	for i := range total {
 		role, n, sec := roleCtx, i, c.cfg.Context
 		if i >= c.ctx {
@@ -299,6 +300,12 @@ func (c *cluster) children(dir string) ([]child, error) {
 			threads = share(c.threads, total, i)
 		}
 		delete(file, "threads")
+		if _, own := file["pin_threads_skip"]; !own {
+			file["pin_threads_skip"] = used
+		}
+		if n, ok := threads.(int); ok {
+			used += n
+		}
 		admin, own := file["admin_addr"].(string)
 		if !own {
 			admin = "127.0.0.1:0" // TANDEM_ADMIN_ADDR is the frontend's

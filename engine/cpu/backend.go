@@ -66,7 +66,7 @@ func New(cfg Config) (*Backend, error) {
 	}
 	b.level, _ = cfg.level()
 	if b.threads == 0 {
-		b.threads = defaultThreads()
+		b.threads = DefaultThreads()
 	}
 	b.kv = kernels.KV{
 		Layers: cfg.KV.Layers, KVHeads: cfg.KV.KVHeads, HeadDim: cfg.KV.HeadDim,
@@ -81,7 +81,7 @@ func New(cfg Config) (*Backend, error) {
 		b.mem.close()
 		return nil, fmt.Errorf("CPU backend: %w", err)
 	}
-	if b.pool, err = kernels.NewPool(b.threads); err == nil {
+	if b.pool, err = kernels.NewPool(b.threads, cfg.CPUs); err == nil {
 		b.prog, err = kernels.NewProgram(b.pool, b.level, b.kv, cfg.MaxRows, cfg.sharedRows())
 	}
 	if err != nil {

@@ -2,9 +2,6 @@ package cpu
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
-	"runtime"
 
 	"tandem/engine/tensor"
 	kernels "tandem/kernels/cpu"
@@ -19,6 +16,9 @@ type Config struct {
 	// Threads that compute, the calling one included; 0 takes one per physical
 	// core that the process may use.
 	Threads int
+	// CPUs are the processors of the threads, one each, of Processors; nil leaves that
+	// to the system.
+	CPUs []int
 	// KV is the geometry of the paged cache. BlockTokens must be a multiple of
 	// 16 and HeadDim one too.
 	KV tensor.KVShape
@@ -59,6 +59,8 @@ func (c Config) Validate() error {
 	switch {
 	case c.Threads < 0 || c.Threads > 1024:
 		return fmt.Errorf("threads is %d, must be 0 (one per core) to 1024", c.Threads)
+	case len(c.CPUs) > 0 && len(c.CPUs) != c.Threads:
+		return fmt.Errorf("%d processors for %d threads", len(c.CPUs), c.Threads)
 	case c.MaxRows < 1 || c.MaxRows > maxRows:
 		return fmt.Errorf("max_num_tokens is %d, must be 1 to %d", c.MaxRows, maxRows)
 	case c.MaxSharedRows != 0 && (c.MaxSharedRows < c.MaxRows || c.MaxSharedRows > maxRows):
@@ -111,24 +113,4 @@ func (c Config) level() (kernels.Level, error) {
 		return 0, fmt.Errorf("instruction set %s is not available on this machine, the best is %s", c.ISA, kernels.ISA())
 	}
 	return level, nil
-}
-
-// DefaultThreads is what Threads 0 stands for.
-func DefaultThreads() int { return defaultThreads() }
-
-// defaultThreads counts physical cores, at most the processors the process may
-// use: two hyperthreads of a core gain nothing from these kernels.
-func defaultThreads() int {
-	cores := map[string]bool{}
-	paths, _ := filepath.Glob("/sys/devices/system/cpu/cpu[0-9]*/topology/thread_siblings_list")
-	for _, path := range paths {
-		if siblings, err := os.ReadFile(path); err == nil {
-			cores[string(siblings)] = true
-		}
-	}
-	n := runtime.GOMAXPROCS(0)
-	if len(cores) > 0 && len(cores) < n {
-		n = len(cores)
-	}
-	return n
 }

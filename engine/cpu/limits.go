@@ -30,7 +30,7 @@ func TileGain(rows int) float64 {
 // in huge pages where the system gives them.
 func MeasureLimits(threads int, sizes []int, repetitions int) (Limits, error) {
 	l := Limits{Read: make([]float64, len(sizes))}
-	pool, err := kernels.NewPool(threads)
+	pool, err := kernels.NewPool(threads, nil)
 	if err != nil {
 		return l, fmt.Errorf("limits: %w", err)
 	}

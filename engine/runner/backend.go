@@ -145,8 +145,16 @@ func (d *cpuDevices) make(c backendConfig) (Backend, error) {
 	if cores := cpu.DefaultThreads(); c.index == 0 && c.of > cores {
 		d.o.Logger.Warn("more ranks than cores: they take turns, and every step is as slow as the last of them", "ranks", c.of, "cores", cores)
 	}
+	first, end := d.threads(c.index, c.of)
+	var cpus []int
+	if d.o.PinThreads {
+		var err error
+		if cpus, err = cpu.Processors(d.o.PinSkip+first, end-first); err != nil {
+			return nil, err //nolint:wrapcheck // it names the key
+		}
+	}
 	b, err := cpu.New(cpu.Config{
-		Threads: d.threads(c.index, c.of), KV: c.kv, MaxRows: c.core.MaxNumTokens, ISA: d.o.ISA, Loaded: d.o.Loaded, Store: d.store, Group: group,
+		Threads: end - first, CPUs: cpus, KV: c.kv, MaxRows: c.core.MaxNumTokens, ISA: d.o.ISA, Loaded: d.o.Loaded, Store: d.store, Group: group,
 		Shared:  d.o.sharesPool(),
 		Release: c.release,
 	})
@@ -171,16 +179,16 @@ func (d *cpuDevices) weights() int { return d.store.Bytes() }
 
 func (d *cpuDevices) close() { _ = d.store.Close() } // only a backend that is open could keep it
 
-// threads is the share of the i-th of n ranks in the compute threads.
-func (d *cpuDevices) threads(i, n int) int {
-	if n == 1 {
-		return d.o.Threads
-	}
+// threads is the share of the i-th of n ranks in the compute threads: [first, end).
+func (d *cpuDevices) threads(i, n int) (first, end int) {
 	total := d.o.Threads
 	if total == 0 {
 		total = cpu.DefaultThreads()
 	}
-	return max(1, total*(i+1)/n-total*i/n)
+	if total < n {
+		return i, i + 1
+	}
+	return total * i / n, total * (i + 1) / n
 }
 
 // lateGroup is the place of a device in a group that it is made before.

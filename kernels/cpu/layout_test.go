@@ -11,7 +11,7 @@ import (
 // packed is what Pack makes of one part of each element type, and of a pair.
 func packed(t *testing.T, w *Weights, release func([]byte)) []*Matrix {
 	t.Helper()
-	pool, err := NewPool(2)
+	pool, err := NewPool(2, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,7 @@ import "testing"
 
 // The rates are measurements: here only that there are some.
 func TestLimits(t *testing.T) {
-	pool, err := NewPool(2)
+	pool, err := NewPool(2, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +30,7 @@ func BenchmarkLimits(b *testing.B) {
 		mem.Bytes[i] = 1
 	}
 	for threads := 1; threads <= 2; threads++ {
-		pool, err := NewPool(threads)
+		pool, err := NewPool(threads, nil)
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -51,6 +51,7 @@ struct tm_pool {
 	seat *seats;
 	pthread_t *ids;
 	start_arg *args;
+	int pinned, home; // the processor of worker 0
 };
 
 static inline void relax(void)
@@ -181,9 +182,38 @@ static int processors(void)
 	return INT32_MAX;
 }
 
+// Binds a thread to a processor. Other systems than Linux have no such call.
+static int pin(pthread_t id, int cpu)
+{
+#if defined(__linux__)
+	cpu_set_t set;
+	CPU_ZERO(&set);
+	if (cpu < 0 || cpu >= CPU_SETSIZE) return -1;
+	CPU_SET(cpu, &set);
+	return pthread_setaffinity_np(id, sizeof set, &set);
+#else
+	(void)id;
+	(void)cpu;
+	return -1;
+#endif
+}
+
+// The caller's thread belongs to the program, which may use it elsewhere between
+// runs: it is bound for a run only.
+#if defined(__linux__)
+typedef cpu_set_t freedom;
+static int come_home(const tm_pool *p, freedom *old)
+{ return sched_getaffinity(0, sizeof *old, old) || pin(pthread_self(), p->home); }
+static void leave_home(const freedom *old) { sched_setaffinity(0, sizeof *old, old); }
+#else
+typedef int freedom;
+static int come_home(const tm_pool *p, freedom *old) { return (void)p, (void)old, -1; }
+static void leave_home(const freedom *old) { (void)old; }
+#endif
+
 // p->threads counts those that exist, so that a failure frees just them. The
 // threads take no signals: those belong to the program's own threads.
-static int start_threads(tm_pool *p, int threads)
+static int start_threads(tm_pool *p, int threads, const int *cpus)
 {
 	sigset_t all, old;
 	sigfillset(&all);
@@ -193,12 +223,23 @@ static int start_threads(tm_pool *p, int threads)
 		p->args[i] = (start_arg){p, i};
 		err = pthread_create(&p->ids[i], NULL, worker_main, &p->args[i]);
 		if (!err) p->threads = i + 1;
+		if (!err && cpus) err = pin(p->ids[i], cpus[i]);
 	}
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	return err;
 }
 
-tm_pool *tm_pool_new(int threads)
+// Says whether the caller's thread may go to its processor, and lets it go back.
+static int try_home(tm_pool *p, int cpu)
+{
+	freedom old;
+	p->home = cpu;
+	p->pinned = !come_home(p, &old);
+	if (p->pinned) leave_home(&old);
+	return !p->pinned;
+}
+
+tm_pool *tm_pool_new(int threads, const int *cpus)
 {
 	tm_pool *p = aligned_alloc(64, (sizeof *p + 63) / 64 * 64);
 	if (!p) return NULL;
@@ -215,7 +256,7 @@ tm_pool *tm_pool_new(int threads)
 		atomic_init(&p->seats[i].next, 0);
 		p->seats[i].spin_ns = SPIN_MAX_NS;
 	}
-	if (start_threads(p, threads)) {
+	if ((cpus && try_home(p, cpus[0])) || start_threads(p, threads, cpus)) {
 		tm_pool_free(p);
 		return NULL;
 	}
@@ -250,11 +291,14 @@ static void unclaim(tm_pool *p)
 void tm_pool_run(tm_pool *p, void (*fn)(void *ctx, int worker), void *ctx)
 {
 	const uint64_t mode = flush_denormals();
+	freedom old;
+	const int bound = p->pinned && !come_home(p, &old);
 	p->fn = fn;
 	p->ctx = ctx;
 	if (p->threads > 1) gate_advance(&p->start);
 	fn(ctx, 0);
 	tm_pool_barrier(p, 0);
+	if (bound) leave_home(&old);
 	restore_denormals(mode);
 }
 

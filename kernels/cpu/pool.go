@@ -32,9 +32,21 @@ func (l Level) String() string { return C.GoString(C.tm_isa_name(C.int(l))) }
 // at a time may use it; its own thread takes part.
 type Pool struct{ c *C.tm_pool }
 
-// NewPool starts threads-1 threads; threads is at least 1.
-func NewPool(threads int) (*Pool, error) {
-	c := C.tm_pool_new(C.int(threads))
+// NewPool starts threads-1 threads; threads is at least 1. With cpus, one for each
+// thread, each computes on its own processor only, the caller's for the time of a run.
+func NewPool(threads int, cpus []int) (*Pool, error) {
+	var list *C.int
+	if len(cpus) > 0 {
+		ids := make([]C.int, threads)
+		for i := range ids {
+			ids[i] = C.int(cpus[i])
+		}
+		list = &ids[0]
+	}
+	c := C.tm_pool_new(C.int(threads), list)
+	if c == nil && list != nil {
+		return nil, fmt.Errorf("start %d compute threads on processors %v: out of threads or memory, or one may not be used", threads, cpus)
+	}
 	if c == nil {
 		return nil, fmt.Errorf("start %d compute threads: out of threads or memory", threads)
 	}

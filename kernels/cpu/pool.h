@@ -9,9 +9,11 @@
 
 typedef struct tm_pool tm_pool;
 
-// tm_pool_new starts threads-1 threads. It returns null when memory or threads
-// run out. One thread at a time may run a pool.
-tm_pool *tm_pool_new(int threads);
+// tm_pool_new starts threads-1 threads, worker i on processor cpus[i] unless cpus is
+// null; the caller's thread is there while it runs a pool. It returns null when memory
+// or threads run out, or a processor may not be used. One thread at a time may run a
+// pool.
+tm_pool *tm_pool_new(int threads, const int *cpus);
 
 // tm_pool_free ends and joins the threads. The pool must be idle.
 void tm_pool_free(tm_pool *p);

@@ -47,6 +47,8 @@ type Worker struct {
 	ShutdownGrace  float64 `mapstructure:"shutdown_grace_sec"`
 	ExposeRouting  bool    `mapstructure:"expose_routing_headers"`
 	Threads        int     `mapstructure:"threads"`            // 0 = the cores this process may use
+	PinThreads     bool    `mapstructure:"pin_threads"`        // each to a processor
+	PinSkip        int     `mapstructure:"pin_threads_skip"`   // processors that are for other workers
 	AdminAddr      string  `mapstructure:"admin_addr"`         // host:port, or off
 	PackedDir      string  `mapstructure:"packed_weights_dir"` // empty = in the folder of models and caches, or off
 
@@ -312,6 +314,7 @@ func (w Worker) Validate() error {
 	bad(w.StallThreshold <= 0, "stall_threshold_sec: %g must be above 0", w.StallThreshold)
 	bad(w.ShutdownGrace < 0, "shutdown_grace_sec: %g must not be negative", w.ShutdownGrace)
 	bad(w.Threads < 0 || w.Threads > 1024, "threads: %d must be 1 to 1024, or 0 for all cores", w.Threads)
+	bad(w.PinSkip < 0, "pin_threads_skip: %d must not be negative", w.PinSkip)
 	if err := w.TLS.validate(); err != nil {
 		errs = append(errs, err)
 	}

@@ -124,7 +124,7 @@ func newCPU(t *testing.T, level cpu.Level) *machine {
 	t.Helper()
 	m := &machine{T: t, level: level, max: 160}
 	var err error
-	m.pool, err = cpu.NewPool(2)
+	m.pool, err = cpu.NewPool(2, nil)
 	m.must(err)
 	t.Cleanup(m.pool.Close)
 	t.Cleanup(m.weights.Close)
