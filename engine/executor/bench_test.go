@@ -65,16 +65,21 @@ func (b *bench) settle(n int) {
 	}
 }
 
+// TestSteadyDecodeDoesNotAllocate has the load of BenchmarkDecode256Waiting1000.
 func TestSteadyDecodeDoesNotAllocate(t *testing.T) {
 	if checked {
 		t.Skip("the checks of invariants allocate")
 	}
-	for _, waiting := range []int{0, 200} {
-		b := newBench(t, 64, 64*64)
-		b.submit(64, 100, 900)
-		b.settle(64)
+	const n = 256
+	for _, waiting := range []int{0, 1000} {
+		b := newBench(t, n, 64*n)
+		b.submit(n, 100, 900)
+		b.settle(n)
 		b.submit(waiting, 4096, 900)
 		b.step(0)
+		if st := b.Stats(); st.Decoding != n || st.Waiting != waiting {
+			t.Fatalf("%d decode, %d wait", st.Decoding, st.Waiting)
+		}
 		// 320 steps cross 20 block ends for each request.
 		if n := testing.AllocsPerRun(320, func() { b.step(0) }); n != 0 {
 			t.Errorf("%v allocations a step, with %d requests waiting", n, waiting)

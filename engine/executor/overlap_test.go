@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"errors"
 	"slices"
 	"testing"
 
@@ -77,6 +78,29 @@ func TestPausedThenCancelledWhileItRuns(t *testing.T) {
 		t.Errorf("the second request ended %q", got)
 	}
 	r.Apply(0, r.run(next))
+	r.collect()
+	r.drainQueue(0)
+	r.verifyEnd(true)
+}
+
+// TestPausedThenFailedWhileItRuns takes a request's blocks while its first step runs,
+// which then fails: it waits already, and is not put back once more.
+func TestPausedThenFailedWhileItRuns(t *testing.T) {
+	r := newRank(t, tight())
+	r.submit(ask(1, 10, count(0, 15)...), nil)
+	r.step(0)
+	r.submit(ask(2, 8, 21, 22, 23, 24), nil)
+	b := r.Plan(0)
+	next := r.Plan(0)
+	if len(b.Rows) != 2 || r.slots[1].State != request.Paused || !r.slots[1].fresh {
+		t.Fatalf("%+v, then the second request is %v", b.Rows, r.slots[1].State)
+	}
+	r.Apply(0, Result{Err: errors.New("injected")})
+	r.collect()
+	if st := r.Stats(); r.slots[1].State != request.Paused || st.IllegalTransition != 0 {
+		t.Errorf("the second request is %v, %d illegal transitions", r.slots[1].State, st.IllegalTransition)
+	}
+	r.Apply(0, Result{Sampled: make([]Sampled, len(next.Rows))}) // in vain
 	r.collect()
 	r.drainQueue(0)
 	r.verifyEnd(true)

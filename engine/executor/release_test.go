@@ -124,3 +124,41 @@ func TestMisfitReleases(t *testing.T) {
 		t.Errorf("releases %+v", got)
 	}
 }
+
+// An id that is used again has another lease, which a handle of the first is not for.
+func TestAttachNeedsTheEpochOfTheLease(t *testing.T) {
+	for late, want := range []string{"", transfer.RejectStale} {
+		c, first := leased(t)
+		c.Attach(0, transfer.Attach{Peer: 1, ID: 5, Incarnation: c.cfg.Incarnation, Epoch: first + uint32(late), Layout: c.cfg.Layout})
+		e := c.Effects()
+		if want == "" && len(e.Accepts) != 1 || want != "" && (len(e.Rejects) != 1 || e.Rejects[0].Reason != want || len(e.Accepts) > 0) {
+			t.Errorf("epoch %d of lease %d: accepted %+v, refused %+v", first+uint32(late), first, e.Accepts, e.Rejects)
+		}
+	}
+}
+
+// A lease is renewed by who has its handle or reads it now, not by who read it before.
+func TestKeepAliveNeedsAnEpochOfTheLease(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		epoch  func(first, older, now uint32) uint32
+		renews bool
+	}{
+		{"the handle's", func(first, _, _ uint32) uint32 { return first }, true},
+		{"the puller's", func(_, _, now uint32) uint32 { return now }, true},
+		{"that of the puller before", func(_, older, _ uint32) uint32 { return older }, false},
+		{"no lease's", func(_, _, now uint32) uint32 { return now + 9 }, false},
+	} {
+		c, first := leased(t)
+		l := &c.byCtx[5].lease
+		attach := func(peer transfer.Peer) uint32 {
+			c.Attach(0, transfer.Attach{Peer: peer, ID: 5, Incarnation: c.cfg.Incarnation, Epoch: first, Layout: c.cfg.Layout})
+			return l.epoch
+		}
+		older, now := attach(1), attach(2)
+		c.KeepAlive(time.Second, transfer.KeepAlive{ID: 5, Epoch: tc.epoch(first, older, now)})
+		if renewed := l.expires == time.Second+c.cfg.Lease; renewed != tc.renews || (c.stats.UnknownMessages == 0) != tc.renews {
+			t.Errorf("%s epoch: renewed %v, %d unknown messages", tc.name, renewed, c.stats.UnknownMessages)
+		}
+	}
+}

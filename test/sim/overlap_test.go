@@ -293,3 +293,27 @@ func TestScenario19ReceiveWaitsForTheFence(t *testing.T) {
 		expect(t, "pauses", c.Gen.Core.Stats().Paused, 0)
 	}
 }
+
+// TestSharesWhatTheStepBeforeComputes lets a prompt come while a step runs that
+// computes its beginning for another, beside one that decodes all the time.
+func TestSharesWhatTheStepBeforeComputes(t *testing.T) {
+	for _, how := range []Overlap{Eager, Lazy} {
+		c := config(16, 64)
+		c.ShareInPass = true
+		w := worker(t, c)
+		w.Overlap = how
+		w.Submit(0, full(0, prompt(0, 20), 20), nil)
+		for i := range 4 {
+			if _, err := w.Step(0); err != nil {
+				t.Fatal(err)
+			}
+			if i > 1 {
+				w.Submit(0, full(i, prompt(9, 97), 4), nil)
+			}
+		}
+		mustRun(t, w)
+		verify(t, w)
+		expect(t, "tokens shared before they were computed", w.Core.Stats().PendingShare, 96)
+		expect(t, "prefilled", w.Core.Stats().PrefillTokens, 20+97+1)
+	}
+}
