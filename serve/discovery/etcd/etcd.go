@@ -170,10 +170,14 @@ func (s *Store) follow(ctx context.Context, prefix string, apply func(map[string
 // watch applies the changes of list from a revision on, until the watch fails or etcd does not answer any more.
 func (s *Store) watch(ctx context.Context, prefix string, list map[string]string, from int64, apply func(map[string]string)) error {
 	// A watch that ends with this context leaves nothing behind at the client. Without a leader it fails instead of
-	// standing still.
+	// standing still. Watch waits for etcd as long as that takes, so the checks go on beside it.
+	var begin sync.WaitGroup
+	defer begin.Wait()
 	wctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
-	answers := s.client.Watch(wctx, prefix, clientv3.WithPrefix(), clientv3.WithRev(from))
+	begun := make(chan clientv3.WatchChan, 1)
+	begin.Go(func() { begun <- s.client.Watch(wctx, prefix, clientv3.WithPrefix(), clientv3.WithRev(from)) })
+	var answers clientv3.WatchChan
 	check := time.NewTicker(s.check)
 	defer check.Stop()
 	for {
@@ -182,6 +186,7 @@ func (s *Store) watch(ctx context.Context, prefix string, list map[string]string
 			if err := s.answers(ctx, prefix); err != nil {
 				return err
 			}
+		case answers = <-begun:
 		case answer, open := <-answers:
 			if !open {
 				return s.failed(errWatchEnded)

@@ -170,6 +170,27 @@ func TestFollowSurvivesEtcd(t *testing.T) {
 	f.until(t, "/p/w1 /p/w2")
 }
 
+// TestWatchOfAnAbsentEtcd: one that stops between the listing and the watch is noticed, too.
+func TestWatchOfAnAbsentEtcd(t *testing.T) {
+	server := etcd.Start(t)
+	store, ctx := connect(t, server), t.Context()
+	store.check = 100 * time.Millisecond
+	if _, _, err := store.list(ctx, "/p/"); err != nil {
+		t.Fatal(err)
+	}
+	server.Stop(t)
+	ended := make(chan error, 1)
+	go func() { ended <- store.watch(ctx, "/p/", nil, 1, func(map[string]string) {}) }()
+	select {
+	case err := <-ended:
+		if err == nil {
+			t.Error("the watch ended well")
+		}
+	case <-time.After(limit):
+		t.Fatal("nobody noticed")
+	}
+}
+
 // TestFollowAfterCompaction: a watch from a revision that is gone ends, so that Follow lists anew.
 func TestFollowAfterCompaction(t *testing.T) {
 	server := etcd.Start(t)
