@@ -10,6 +10,7 @@ import (
 	"net/http/httptrace"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"tandem/serve/h1"
@@ -103,8 +104,13 @@ func (c *Client) Do(ctx context.Context, out *Outgoing, now func() int64, r *res
 }
 
 func (c *Client) post(ctx context.Context, out *Outgoing, x *exchange) error {
-	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { x.r.Send = x.now() }})
+	kept := false
+	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { x.r.Send, kept = x.now(), i.Reused }})
 	resp, err := c.http.Post(traced, c.url, c.header(out), out.Body)
+	// llama-server says that it keeps connections, and closes them a moment after a stream.
+	for kept && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)) {
+		resp, err = c.http.Post(traced, c.url, c.header(out), out.Body)
+	}
 	if err != nil {
 		return err //nolint:wrapcheck // it is shown as it is
 	}
