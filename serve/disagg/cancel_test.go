@@ -212,6 +212,27 @@ func TestIdleStream(t *testing.T) {
 	<-g.aborts
 }
 
+// Bytes that never become an event keep a stream no longer than silence.
+func TestPartsOfAnEventAreNoLife(t *testing.T) {
+	g := newStub(t, discovery.Generation, func(_ int, _ seen, w http.ResponseWriter, r *http.Request) {
+		stream(w, chunkText("A"))
+		for r.Context().Err() == nil {
+			_, _ = io.WriteString(w, "data: {")
+			w.(http.Flusher).Flush()
+			select {
+			case <-r.Context().Done():
+			case <-time.After(time.Millisecond):
+			}
+		}
+	})
+	r := newRig(t, []*stub{newStub(t, discovery.Context, ctxReply{}.script)}, []*stub{g}, withConfig(func(c *Config) { c.StreamIdle = 50 * time.Millisecond }))
+	a := r.post(completions, streamed)
+	if len(a.events) != 2 || !strings.Contains(a.events[1], `"type":"timeout"`) || a.err == nil {
+		t.Errorf("%q, %v", a.events, a.err)
+	}
+	<-g.aborts
+}
+
 func TestInflightLimit(t *testing.T) {
 	began, release := make(chan struct{}), make(chan struct{})
 	c := newStub(t, discovery.Context, func(n int, q seen, w http.ResponseWriter, r *http.Request) {

@@ -13,7 +13,7 @@ import (
 // Config is what the frontend needs besides workers and routers. All durations are above 0.
 type Config struct {
 	RequestTimeout   time.Duration // whole non-streamed request; time to the first event of a stream
-	StreamIdle       time.Duration // gap between two upstream bytes of a stream
+	StreamIdle       time.Duration // gap between two events or comments of a worker's stream
 	ConnectTimeout   time.Duration // TCP to a worker
 	HandoffLease     time.Duration // how long a ctx worker keeps unclaimed blocks
 	AdmissionTimeout time.Duration // choosing a gen worker until it accepted; below HandoffLease

@@ -20,7 +20,7 @@ import (
 var (
 	errTimeout    = errors.New("it took longer than request_timeout_sec")
 	errPatience   = errors.New("it took longer than X-Request-Timeout-Ms, the client's own limit")
-	errIdle       = errors.New("the worker sent nothing for stream_idle_timeout_sec")
+	errIdle       = errors.New("the worker sent no event for stream_idle_timeout_sec")
 	errAdmission  = errors.New("the worker did not accept the request within admission_timeout_sec")
 	errWorkerLost = errors.New("the worker's process ended")
 	errWorkerMute = errors.New("the worker does not answer any more")

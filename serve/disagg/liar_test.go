@@ -3,6 +3,7 @@ package disagg
 import (
 	"io"
 	"net/http"
+	"strings"
 	"testing"
 
 	"tandem/serve/discovery"
@@ -57,4 +58,23 @@ func TestAnswersThatCannotBe(t *testing.T) {
 	lies := ctxReply{usage: `{"prompt_tokens":-5,"completion_tokens":1,"total_tokens":-4}`}
 	one(t, lies, genReply{}).post(completions, hello).wantError(t, http.StatusBadGateway, "cannot be")
 	one(t, lies, genReply{}).post(completions, streamed).wantError(t, http.StatusBadGateway, "cannot be")
+}
+
+// An event that no client could read is the worker's failure too, wherever it comes.
+func TestEventsThatCannotBe(t *testing.T) {
+	for _, data := range []string{"", "hello", `[1]`, `{"choices":[`, `"{}"`} {
+		g := newStub(t, discovery.Generation, func(n int, _ seen, w http.ResponseWriter, _ *http.Request) {
+			if n == 0 {
+				stream(w, data)
+				return
+			}
+			stream(w, chunkText("A"), data, "[DONE]")
+		})
+		r := newRig(t, []*stub{newStub(t, discovery.Context, ctxReply{}.script)}, []*stub{g}, withConfig(func(c *Config) { c.NoRetry = true }))
+		r.post(completions, streamed).wantError(t, http.StatusBadGateway, "no JSON object")
+		a := r.post(completions, streamed)
+		if len(a.events) != 2 || !strings.Contains(a.events[1], "no JSON object") || a.err == nil {
+			t.Errorf("%q: the client got %q, %v", data, a.events, a.err)
+		}
+	}
 }

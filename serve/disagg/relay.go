@@ -26,6 +26,7 @@ type relay struct {
 	g      *genAttempt
 	events *openai.EventReader
 	held   []byte // comments before the first event: sending them would rule out another attempt
+	begun  bool   // the worker has its time for each event, and no longer the request's
 }
 
 // run relays until [DONE]. An error before the first event leaves the client's answer unbegun, but for an early first
@@ -51,12 +52,17 @@ func (r *relay) run() *legError {
 			if err := errors.Join(r.comment(event), r.flush()); err != nil {
 				return r.clientGone(err)
 			}
+			r.await()
 			continue
 		}
 		if e := eventError(data); e != nil {
 			return l.fail(faultStatus, e, nil)
 		}
-		finished := string(bytes.TrimSpace(data)) == "[DONE]"
+		text := bytes.TrimSpace(data)
+		finished := string(text) == "[DONE]"
+		if !finished && !(bytes.HasPrefix(text, []byte("{")) && bytes.HasSuffix(text, []byte("}"))) {
+			return l.fail(faultReply, upstream("the worker sent an event that is no JSON object"), nil)
+		}
 		if finished && !g.out.started() {
 			return l.fail(faultReply, upstream("the worker's stream has no events"), nil)
 		}
@@ -86,15 +92,21 @@ func (r *relay) run() *legError {
 			continue
 		}
 		l.why.Store(&errIdle)
-		l.idle = r.s.cfg.StreamIdle
-		l.timer.Reset(l.idle)
+		r.begun = true
+		r.await()
+	}
+}
+
+// await gives the worker its time for another event. Parts of one give it none: it could send them for ever.
+func (r *relay) await() {
+	if r.begun {
+		r.l.timer.Reset(r.s.cfg.StreamIdle)
 	}
 }
 
 // drain reads what follows [DONE], the end of the body, so that the worker sees its answer taken and not a cut
 // connection.
 func (r *relay) drain() {
-	r.l.idle = 0
 	r.l.timer.Reset(drainWait)
 	_, _ = io.Copy(io.Discard, io.LimitReader(r.l.body, maxErrorBytes))
 }

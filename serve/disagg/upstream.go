@@ -57,7 +57,6 @@ type leg struct {
 	watch  *discovery.Watch
 	resp   *h1.Response
 	body   meter
-	idle   time.Duration // > 0: each read pushes the timer this far
 	now    func() time.Time
 	heard  atomic.Int64 // when the last bytes came, in ns after started
 }
@@ -201,7 +200,7 @@ func (l *leg) readAll() ([]byte, *legError) {
 	return data, nil
 }
 
-// meter reads the answer and feeds the idle timer.
+// meter reads the answer and notes that something came.
 type meter struct{ l *leg }
 
 // Piece is what h1 gives.
@@ -211,14 +210,9 @@ func (m meter) Piece() ([]byte, error) {
 	return data, err // as h1 says it
 }
 
-// count notes that bytes came.
 func (m meter) count(n int) {
-	if n == 0 {
-		return
-	}
-	m.l.hears()
-	if m.l.idle > 0 {
-		m.l.timer.Reset(m.l.idle)
+	if n > 0 {
+		m.l.hears()
 	}
 }
 
