@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,69 +16,39 @@ import (
 	"tandem/engine/scheduler"
 )
 
-// scenarios names the tests of the engine core's acceptance scenarios, as
-// folder of the repository: name of the test or benchmark.
-var scenarios = [31][]string{
-	1:  {"test/sim: TestScenario01BlockArithmetic"},
-	2:  {"test/sim: TestScenario02PoliciesSmall"},
-	3:  {"test/sim: TestScenario03PoliciesLoad"},
-	4:  {"test/sim: TestScenario04LongOutputs"},
-	5:  {"test/sim: TestScenario05ChunkedPrefill"},
-	6:  {"test/sim: TestScenario06Mixing", "test/sim: TestPrefillCapInMixedSteps"},
-	7:  {"test/sim: TestScenario07EqualProgress"},
-	8:  {"test/sim: TestScenario08SamePassSharing", "test/sim: TestSharerOutlivesCancelledLeader"},
-	9:  {"test/sim: TestScenario09ReuseArithmetic"},
-	10: {"test/sim: TestScenario10Isolation", "engine/blockhash: TestScenario10RootsShareNothing", "engine/blockhash: TestVectors"},
-	11: {"test/sim: TestScenario11EvictionOrder", "engine/kvcache: TestPriorityKeepsBlocks"},
-	12: {"test/sim: TestScenario12CancelStorm", "test/handover: TestScenario12CancelStormLeavesNothing"},
-	13: {"test/sim: TestScenario13LostPeer"},
-	14: {"test/sim: TestScenario14LateAbort"},
-	15: {"test/sim: TestScenario15StaleLease"},
-	16: {
-		"engine/transfer/wire: TestScenario16Numbers", "engine/transfer/wire: TestScenario16OwnersTakeTurns", "engine/transfer/wire: TestScenario16Divisions",
-		"engine/transfer/wire: TestScenario16BlockSizes", "engine/transfer/wire: TestScenario16DataParallelRanks", "test/parallel: TestHandOversBetweenDivisions",
-	},
-	17: {"test/sim: TestScenario17GenSideReuse"},
-	18: {"test/sim: TestScenario18PipelinedPull", "test/handover: TestPipelinedPull"},
-	19: {"test/sim: TestScenario19Fences", "test/sim: TestNobodyIsPausedForBlocksThatComeBack"},
-	20: {"test/sim: TestLockstepInstance"},
-	21: {"test/sim: TestDivergenceIsReported"},
-	22: {"test/metamorphic: TestScenario22Seeds", "engine/sampler: TestDrawVectors"},
-	23: {"test/sim: TestOverlapChangesNothing", "test/parallel: TestOverlapOnTheCPU"},
-	24: {"test/sim: TestScenario24StopRules", "test/sim: TestOverlapHidesOneStep"},
-	25: {
-		"test/handover: TestScenario25GuidedAmongFree", "engine/runner: TestMasksAreMadeBesideTheStep", "test/e2e: TestScenario25Guided",
-		"test/e2e: TestSoakGuided",
-	},
-	26: {"test/sim: TestScenario26StepFailure", "test/sim: TestTenFailedStepsAreFatal"},
-	27: {"engine/executor: TestLedgerDemotesReasoning", "engine/kvcache: TestLedgerFindsDeadTails"},
-	28: {"engine/kvcache: TestEventsGiveTheIndex", "engine/kvcache: TestEventsTellOfAGap"},
-	29: {
-		"engine/executor: BenchmarkDecode256Waiting1000", "engine/executor: TestSteadyDecodeDoesNotAllocate",
-		"engine/blockhash: BenchmarkPrompt131072",
-	},
-	30: {"test/sim: TestScenario30Goodput", "test/sim: TestSoakStorm", "test/e2e: TestSoak"},
-}
+// named matches a test, benchmark or fuzz target that the page on testing names, as folder.name.
+var named = regexp.MustCompile("`((?:engine|kernels|serve|test)[a-z0-9/]*)\\.((?:Test|Benchmark|Fuzz)\\w+)`")
 
-// TestCoreScenariosAreAllHere proves that every scenario has tests, under the
-// names that scenarios has.
-func TestCoreScenariosAreAllHere(t *testing.T) {
-	entry, where := regexp.MustCompile(`^(\S+): (\w+)$`), map[string]string{}
-	for n := 1; n < len(scenarios); n++ {
-		if len(scenarios[n]) == 0 {
-			t.Errorf("scenario %d has no test", n)
+// TestPageOnTestingIsTrue proves that the page has a row with tests for each scenario and each invariant
+// of the engine's core, and that all that it names with a folder is in that folder.
+func TestPageOnTestingIsTrue(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join("..", "..", "docs", "testing.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, where := string(data), map[string]string{}
+	_, core, ok := strings.Cut(page, "\n## The engine's core\n")
+	if !ok {
+		t.Fatal("there is nothing on the engine's core")
+	}
+	var rows []string
+	for n := 1; n <= 30; n++ {
+		rows = append(rows, strconv.Itoa(n))
+	}
+	for n := 1; n <= 18; n++ {
+		rows = append(rows, fmt.Sprint("INV-", n))
+	}
+	for _, row := range rows {
+		if m := regexp.MustCompile("(?m)^\\| "+row+" \\|.*$").FindAllString(core, -1); len(m) != 1 || !named.MatchString(m[0]) {
+			t.Errorf("%s has no row, or no test: %q", row, m)
 		}
-		for _, name := range scenarios[n] {
-			m := entry.FindStringSubmatch(name)
-			if m == nil {
-				t.Fatalf("scenario %d: %q is not folder: name", n, name)
-			}
-			if _, ok := where[m[1]]; !ok {
-				where[m[1]] = tests(t, m[1])
-			}
-			if !regexp.MustCompile(`(?m)^func ` + m[2] + `\(`).MatchString(where[m[1]]) {
-				t.Errorf("scenario %d: %s has no %s", n, m[1], m[2])
-			}
+	}
+	for _, m := range named.FindAllStringSubmatch(page, -1) {
+		if _, ok := where[m[1]]; !ok {
+			where[m[1]] = tests(t, m[1])
+		}
+		if !regexp.MustCompile(`(?m)^func ` + m[2] + `\(`).MatchString(where[m[1]]) {
+			t.Errorf("%s has no %s", m[1], m[2])
 		}
 	}
 }
