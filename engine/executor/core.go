@@ -244,6 +244,7 @@ func (c *Core) retire(s *sequence) {
 	if len(s.Table) > 0 {
 		c.gained = c.now
 	}
+	c.retain(s)
 	c.kv.Release(s.Table)
 	s.Table = nil
 	s.State = request.Retired

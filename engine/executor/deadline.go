@@ -127,6 +127,7 @@ func (c *Core) pullDue(s *sequence) time.Duration {
 // expire carries out every deadline that has passed.
 func (c *Core) expire(now time.Duration) {
 	c.now = now
+	c.kv.Expire(now)
 	c.wakeDisk()
 	for len(c.due) > 0 && c.due[0].due <= now {
 		s := c.due[0]

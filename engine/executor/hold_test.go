@@ -276,6 +276,13 @@ func (r *rank) drawChoices(t *rapid.T, q *request.Request) {
 	for q.Choices > 1 && r.needs(q) > r.cfg.Blocks {
 		q.Choices--
 	}
+	if rapid.IntRange(0, 3).Draw(t, "retention") == 0 {
+		keep := request.Keep{
+			From: rapid.IntRange(0, 40).Draw(t, "from"), To: rapid.IntRange(1, 90).Draw(t, "to"),
+			Priority: uint8(rapid.IntRange(0, 100).Draw(t, "keep")), For: time.Duration(rapid.IntRange(0, 5).Draw(t, "for")) * time.Second,
+		}
+		q.Retention = &request.Retention{Prompt: []request.Keep{keep}, Output: &keep}
+	}
 }
 
 // strayCopies reports whether a batch copies to a block that none of its rows has.

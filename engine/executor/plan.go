@@ -63,6 +63,7 @@ func (c *Core) carryOut(p *scheduler.Plan) {
 	for _, q := range p.Paused {
 		s := c.slots[q.Slot]
 		c.withdraw(s)
+		c.retain(s)
 		s.done, s.committed = 0, 0
 		c.copied(s)
 		c.stats.Paused++

@@ -42,6 +42,9 @@ func (c *Core) refuse(r *request.Request, h *transfer.Handle) *request.Error {
 	if err := c.refuseScore(r); err != nil {
 		return err
 	}
+	if err := refuseRetention(r.Retention); err != nil {
+		return err
+	}
 	if err := checkSampling(&r.Sampling, c.cfg.Vocab); err != nil {
 		return err
 	}

@@ -30,6 +30,10 @@ type Request struct {
 	Priority float64       // 0..1, higher first; only the PRIORITY queue looks at it
 	Deadline time.Duration // on the engine clock, 0 = none
 
+	// Retention says how firmly its blocks are kept when it has ended, nil = as any
+	// other's.
+	Retention *Retention
+
 	CacheSalt      string // isolates prefix reuse between salts
 	ConversationID string // bookkeeping id of the conversation
 	AffinityKey    string // routing key when it differs from ConversationID
@@ -63,6 +67,20 @@ type Request struct {
 	// Shown says how Text is to be made where the request runs, which may be
 	// another process. Nil: Text stays as it is.
 	Shown *Shown
+}
+
+// Retention sets priorities by which the blocks of a request stay in the cache.
+type Retention struct {
+	Prompt []Keep // of the prompt's tokens; none overlaps another
+	Output *Keep  // of the generated tokens, whose bounds mean nothing; nil = as any other
+}
+
+// Keep is a priority for the tokens From to To-1. A block with tokens of several has
+// the highest.
+type Keep struct {
+	From, To int
+	Priority uint8         // 0 to 100, 35 is that of other blocks
+	For      time.Duration // since the blocks were last given back, 0 = for good
 }
 
 // Answers returns how many choices the request has, at least 1.

@@ -87,6 +87,17 @@ func TestTenantIsSignedAndSetsApart(t *testing.T) {
 	r.post(completions, `{"model":"tiny","prompt":"x","cache_salt":"`+strings.Repeat("s", openai.MaxCacheSalt)+`"}`, bearer(keyA)...).wantError(t, 400, "cache_salt")
 }
 
+// The caches of both workers are told how firmly to keep a request's blocks.
+func TestRetentionGoesWithBothLegs(t *testing.T) {
+	const keep = `{"token_range_retention_configs":[{"token_start":0,"priority":90,"duration_ms":5}],"decode_retention_priority":1}`
+	r := one(t, ctxReply{}, genReply{})
+	r.post(completions, `{"model":"tiny","prompt":"hello","max_tokens":3,"kv_cache_retention_config":`+keep+`}`).wantOK(t, "ABC")
+	if a, b := r.ctx[0].requests(), r.gen[0].requests(); string(a[0].body["kv_cache_retention_config"]) != keep || string(b[0].body["kv_cache_retention_config"]) != keep {
+		t.Errorf("ctx got %s, gen %s", a[0].body["kv_cache_retention_config"], b[0].body["kv_cache_retention_config"])
+	}
+	r.post(completions, `{"model":"tiny","prompt":"x","kv_cache_retention_config":{"decode_retention_priority":101}}`).wantError(t, 400, "kv_cache_retention_config.decode_retention_priority")
+}
+
 // Two tenants may use one conversation id: each has its own.
 func TestTenantsDoNotShareConversations(t *testing.T) {
 	var ctxs []*stub

@@ -97,7 +97,8 @@ var fields = map[string]setter{
 		r.Priority, err = floatIn(p, raw, 0, 1)
 		return err
 	},
-	"conversation_params": setConversation,
+	"kv_cache_retention_config": setRetention,
+	"conversation_params":       setConversation,
 	"disaggregated_params": func(r *Request, _ string, raw json.RawMessage) (err error) {
 		r.Disagg, err = DecodeDisaggParams(raw)
 		return err

@@ -87,6 +87,7 @@ type Request struct {
 	ReturnTokenIDs bool
 	CacheSalt      string
 	Priority       float64 // 0..1, higher first
+	Retention      *Retention
 	ConversationID *string // conversation_params.conversation_id
 	Disagg         *DisaggParams
 }

@@ -94,6 +94,7 @@ func (j *job) build(ctx context.Context, kind request.Kind) error {
 	if top := q.PromptTop(); top >= 0 {
 		r.Score = &request.Score{Top: top}
 	}
+	r.Retention = retentionOf(q.Retention)
 	r.ConversationID = j.in.session
 	if c := conversationOf(q); c != nil {
 		r.ConversationID = *c
@@ -121,6 +122,24 @@ func (j *job) build(ctx context.Context, kind request.Kind) error {
 	j.show(r)
 	j.req = r
 	return nil
+}
+
+func retentionOf(q *openai.Retention) *request.Retention {
+	if q == nil {
+		return nil
+	}
+	keep := func(k openai.RetentionRange) request.Keep {
+		return request.Keep{From: k.From, To: k.To, Priority: uint8(k.Priority), For: k.For}
+	}
+	out := &request.Retention{}
+	for _, k := range q.Ranges {
+		out.Prompt = append(out.Prompt, keep(k))
+	}
+	if q.Decode != nil {
+		k := keep(*q.Decode)
+		out.Output = &k
+	}
+	return out
 }
 
 func (j *job) defaultBudget() int {

@@ -6,8 +6,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"tandem/engine/executor"
+	"tandem/engine/request"
 )
 
 func TestEchoAndPromptLogprobs(t *testing.T) {
@@ -93,6 +95,19 @@ func TestPromptsAreTruncatedAtTheirBeginning(t *testing.T) {
 		if got := e.last(t).Prompt; status != 200 || len(got) != c.want || got[len(got)-1] != int32(c.prompt[len(c.prompt)-1]) {
 			t.Errorf("%s of %d: %d %s, %d tokens", c.keep, len(c.prompt), status, text, len(got))
 		}
+	}
+}
+
+func TestRetentionReachesTheEngine(t *testing.T) {
+	e := newEngine(executor.Mixed, "yes")
+	srv := serveFake(t, e, nil)
+	body := `{"prompt":"hi","max_tokens":1,"kv_cache_retention_config":{"token_range_retention_configs":[{"token_start":1,"token_end":7,"priority":90,"duration_ms":50}],"decode_retention_priority":0}}`
+	if status, _, text := post(t, srv.URL+"/v1/completions", body); status != 200 {
+		t.Fatalf("%d %s", status, text)
+	}
+	keep := e.last(t).Retention
+	if keep == nil || len(keep.Prompt) != 1 || keep.Prompt[0] != (request.Keep{From: 1, To: 7, Priority: 90, For: 50 * time.Millisecond}) || keep.Output == nil || *keep.Output != (request.Keep{}) {
+		t.Errorf("%+v", keep)
 	}
 }
 
