@@ -95,6 +95,9 @@ func (c *Core) dueAt(s *sequence) time.Duration {
 		if s.State == request.GenInit {
 			due = min(due, s.pull.keepAlive)
 		}
+		if s.holds&holdOffload != 0 {
+			due = min(due, c.loadDue(s))
+		}
 	case request.GenRecv:
 		if !s.pull.stopped {
 			due = min(due, c.pullDue(s))
@@ -167,6 +170,12 @@ func (c *Core) overdue(s *sequence) {
 		}
 		if s.Borrows {
 			c.giveUpLoan(s)
+			return
+		}
+		if s.holds&holdOffload != 0 {
+			c.loadOverdue(s)
+		}
+		if s.pull.keepAlive > c.now {
 			return
 		}
 		if s.pull.keepAlive = never; !c.stands(s) {

@@ -77,6 +77,10 @@ func (c *Core) carryOut(p *scheduler.Plan) {
 	for _, a := range p.Receive {
 		s := c.slots[a.Seq.Slot]
 		s.done = s.Computed
+		if a.Wait {
+			c.awaitLoads(s)
+			continue
+		}
 		c.startPull(s, a.Shared)
 	}
 	for _, q := range p.Found {

@@ -1,7 +1,6 @@
 package executor
 
 import (
-	"tandem/engine/kvcache"
 	"tandem/engine/request"
 	"tandem/engine/scheduler"
 )
@@ -17,8 +16,8 @@ func (p prefix) Match(q *scheduler.Seq) scheduler.Match {
 	}
 	b := c.cfg.BlockTokens
 	if q.State == request.GenInit {
-		c.loads.cut = false
-		return p.matchPull(s)
+		below := c.matchPull(s)
+		return scheduler.Match{Blocks: c.match, Unreferenced: c.unreferenced(), Fetch: below.Host + below.Disk, Wait: below.Any()}
 	}
 	limit := q.Known - 1
 	below := c.matchTiers(s, limit/b)
@@ -28,17 +27,6 @@ func (p prefix) Match(q *scheduler.Seq) scheduler.Match {
 		m.FromFree = m.Tokens > 0 && c.kv.Unreferenced(m.From)
 	}
 	return m
-}
-
-// matchPull finds what need not be pulled: what is on the device and can be read.
-func (p prefix) matchPull(s *sequence) scheduler.Match {
-	c, b := p.c, p.c.cfg.BlockTokens
-	var below kvcache.Below
-	c.match, below = c.kv.MatchTiers(c.match[:0], s.chain(s.Offered/b, b), false, kvcache.Device)
-	if below.Any() {
-		c.match = c.match[:below.First]
-	}
-	return scheduler.Match{Blocks: c.match, Unreferenced: c.unreferenced()}
 }
 
 // unreferenced returns how many blocks of c.match are free.

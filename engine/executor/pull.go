@@ -136,6 +136,9 @@ func (c *Core) PullEvent(now time.Duration, e transfer.PullEvent) {
 	c.recvOpen--
 	c.recvBlocks -= p.blocks
 	s.times.PullEnded = now
+	if e.OK && p.blocks > 0 && s.State == request.GenRecv && !s.req.GenFirst { // else it waited for the prefill
+		average(&c.loads.pull, (now-p.started)/time.Duration(p.blocks))
+	}
 	if s.State == request.Closed {
 		c.settleLoan(s, false, e.OK)
 		c.drop(s, holdRecv)

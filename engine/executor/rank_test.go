@@ -45,6 +45,7 @@ type rank struct {
 	clients map[request.ID]*client
 	moved   *movers
 	below   *below
+	pulls   []transfer.Pull // ordered so far
 
 	hold      bool   // hold the next plan
 	between   func() // once, between Plan and Hold or Apply
@@ -99,6 +100,7 @@ func (r *rank) collect() {
 			cl.handle = o.Handle
 		}
 	}
+	r.pulls = append(r.pulls, e.Pulls...)
 	for _, b := range e.Borrowed {
 		r.clients[b.ID].loans = append(r.clients[b.ID].loans, b)
 	}
@@ -293,7 +295,9 @@ func (r *rank) checkLoad(b *Batch) {
 			}
 		case request.Fork:
 		case request.GenInit:
-			want.Waiting++
+			if len(s.Table) == 0 { // else it waits for lower tiers
+				want.Waiting++
+			}
 			want.QueuedPrefill += p - s.Offered
 		case request.GenRecv:
 			want.QueuedPrefill += p - s.Offered

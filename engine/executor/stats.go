@@ -19,8 +19,8 @@ func (c *Core) Stats() Stats {
 	st.BlocksActive = st.BlocksTotal - c.kv.Free() - st.BlocksReceiving - st.BlocksLeased
 	st.HandoffsOpen = c.openLeases
 	st.Receiving = c.recvOpen
-	st.Loading = c.sch.Loading()
-	st.Running = c.sch.Running() + st.Loading
+	st.Loading = len(c.loads.waiting)
+	st.Running = c.sch.Running() + c.sch.Loading()
 	c.tierStats(&st)
 	st.Waiting = c.sch.Waiting() + c.awaiting
 	st.ErrorBudget = max(0, c.budget())
@@ -102,7 +102,7 @@ func (c *Core) Check() error {
 	if err := c.kv.Check(c.tables()); err != nil {
 		return err
 	}
-	count, suspects, recvOpen, recvBlocks, lent, awaiting, forks, lasts := 0, 0, 0, 0, 0, 0, 0, 0
+	count, suspects, recvOpen, recvBlocks, lent, awaiting, forks, lasts, loading := 0, 0, 0, 0, 0, 0, 0, 0, 0
 	for i, s := range c.slots {
 		if s == nil {
 			continue
@@ -116,6 +116,9 @@ func (c *Core) Check() error {
 		}
 		if s.Last {
 			lasts++
+		}
+		if s.holds&holdOffload != 0 {
+			loading++
 		}
 		if s.holds&holdRecv != 0 {
 			recvOpen++
@@ -145,8 +148,8 @@ func (c *Core) Check() error {
 		return fmt.Errorf("executor: INV-4: no request is alive, but the ledger has %d turns under way", c.ledger.Live())
 	case lasts != c.lasts:
 		return fmt.Errorf("executor: %d requests sample their last token, counted %d", lasts, c.lasts)
-	case c.sch.Loading() != len(c.loads.waiting):
-		return fmt.Errorf("executor: HO-2: %d requests wait for lower tiers, queued %d", len(c.loads.waiting), c.sch.Loading())
+	case loading != len(c.loads.waiting):
+		return fmt.Errorf("executor: HO-2: %d requests wait for lower tiers, counted %d", loading, len(c.loads.waiting))
 	case awaiting != c.awaiting:
 		return fmt.Errorf("executor: %d requests wait for a peer, counted %d", awaiting, c.awaiting)
 	case recvOpen != c.recvOpen || recvBlocks != c.recvBlocks:
@@ -173,6 +176,9 @@ func (c *Core) checkSequence(s *sequence) error {
 	case request.Waiting, request.GenInit, request.Paused, request.CtxWaitPeer, request.Fork:
 		if s.State == request.Fork != (s.head != nil) {
 			return fmt.Errorf("waits for the prompt of another: %v", s.head != nil)
+		}
+		if s.State == request.GenInit && s.holds == holdOffload {
+			break // pulls when what it has below is here
 		}
 		if len(s.Table) != 0 || s.holds&^holdStep != 0 || s.Flying > 0 && s.State != request.Paused || s.Last {
 			return fmt.Errorf("has %d blocks, holds %b", len(s.Table), s.holds)

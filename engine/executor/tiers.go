@@ -12,7 +12,8 @@ import (
 // Content of blocks that were evicted may be in a tier below the device: memory of
 // the host, files. A request that finds some there takes blocks for it, is in
 // Prefill with the hold offload, and gets no rows before all has come; others go
-// on. If some does not come it waits as if it had never been admitted.
+// on. If some does not come it waits as if it had never been admitted. One that is
+// to pull is in GenInit meanwhile, and pulls what follows when all has come.
 
 // Move is an order to copy a block's content between tiers.
 type Move = kvcache.Move
@@ -47,6 +48,7 @@ type loads struct {
 	prefill time.Duration // to compute one prompt token
 	onboard time.Duration // to bring a block from the host
 	load    time.Duration // to bring one from the disk
+	pull    time.Duration // to pull one from a ctx worker
 }
 
 // average moves a moving average.
@@ -71,7 +73,7 @@ func (c *Core) matchTiers(s *sequence, blocks int) kvcache.Below {
 		// What a step is still to compute can fail while this request waits, so it has
 		// no part in that.
 		c.match, below = c.kv.MatchTiers(c.match[:0], chain, false, deepest)
-		if c.worth(&below) {
+		if c.worth(&below, time.Duration(c.cfg.BlockTokens)*c.loads.prefill) {
 			return below
 		}
 		c.loads.cut = true
@@ -79,15 +81,37 @@ func (c *Core) matchTiers(s *sequence, blocks int) kvcache.Below {
 	return below
 }
 
-// worth reports whether bringing content costs less time than computing it.
-func (c *Core) worth(b *kvcache.Below) bool {
+// matchPull finds what s need not pull: what is on the device, and what is in tiers
+// below from which it comes sooner. A loan is pulled as a whole.
+func (c *Core) matchPull(s *sequence) kvcache.Below {
+	b := c.cfg.BlockTokens
+	chain, below := s.chain(s.Offered/b, b), kvcache.Below{First: -1}
+	c.loads.cut = false
+	for _, deepest := range []kvcache.Level{kvcache.Disk, kvcache.Host} {
+		if s.Borrows {
+			break
+		}
+		if c.match, below = c.kv.MatchTiers(c.match[:0], chain, false, deepest); c.worth(&below, c.loads.pull) {
+			return below
+		}
+		c.loads.cut = true
+	}
+	if c.match, below = c.kv.MatchTiers(c.match[:0], chain, false, kvcache.Device); below.Any() {
+		c.match = c.match[:below.First]
+	}
+	return kvcache.Below{First: -1}
+}
+
+// worth reports whether bringing content costs less time than to come by it in
+// another way, which takes instead for each block; 0 = not known.
+func (c *Core) worth(b *kvcache.Below, instead time.Duration) bool {
 	l := &c.loads
 	n := b.Host + b.Disk
-	if n == 0 || c.cfg.OnboardAlways || l.prefill == 0 || l.refused >= loadProbe {
+	if n == 0 || c.cfg.OnboardAlways || instead == 0 || l.refused >= loadProbe {
 		return true
 	}
 	ahead := time.Duration(c.kv.InboundBlocks()) * max(l.onboard, l.load) / 2
-	return time.Duration(b.Host)*l.onboard+time.Duration(b.Disk)*l.load+ahead <= time.Duration(n*c.cfg.BlockTokens)*l.prefill
+	return time.Duration(b.Host)*l.onboard+time.Duration(b.Disk)*l.load+ahead <= time.Duration(n)*instead
 }
 
 // weighed notes that the blocks of the last match are used.
@@ -105,15 +129,21 @@ func (c *Core) weighed(fetched int) {
 func (c *Core) startLoading(a *scheduler.Admission) {
 	s := c.slots[a.Seq.Slot]
 	s.done, s.from, s.first, s.fresh = s.Computed, s.State, !s.admitted, false
-	s.loadAt, s.loadBegan = 0, c.now
 	if !s.admitted {
 		s.admitted = true
 		s.cached = min(s.Computed, len(s.req.Prompt))
 	}
 	c.tally.Admitted++
+	c.awaitLoads(s)
+	c.enter(s, request.Prefill)
+}
+
+// awaitLoads lets s wait for what comes to its first blocks.
+func (c *Core) awaitLoads(s *sequence) {
+	s.loadAt, s.loadBegan = 0, c.now
 	c.hold(s, HoldOffload)
 	c.loads.waiting = append(c.loads.waiting, s)
-	c.enter(s, request.Prefill)
+	c.retime(s)
 }
 
 // Moved takes the end of a move.
@@ -153,6 +183,10 @@ func (c *Core) allHere(s *sequence) bool {
 // loaded lets a request run for which everything is here.
 func (c *Core) loaded(s *sequence) {
 	c.stopLoading(s)
+	if s.State == request.GenInit {
+		c.startPull(s, s.committed)
+		return
+	}
 	if s.first {
 		c.countPrefix(s)
 	}
@@ -163,6 +197,12 @@ func (c *Core) loaded(s *sequence) {
 // unload puts a request back in its place in the queue.
 func (c *Core) unload(s *sequence) {
 	c.stopLoading(s)
+	if s.State == request.GenInit {
+		c.sch.RequeueGen(&s.Seq)
+		s.done, s.committed = 0, 0
+		c.retime(s)
+		return
+	}
 	c.unadmit(s, s.from)
 }
 

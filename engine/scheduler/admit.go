@@ -13,7 +13,7 @@ func (s *Scheduler) admitPulls() {
 			continue
 		}
 		m := s.prefix.Match(q)
-		pulled := s.blocksFor(q.Offered) - len(m.Blocks) // none of which is to be brought
+		pulled := s.blocksFor(q.Offered) - len(m.Blocks)
 		if q.Borrows && pulled == 0 {
 			s.Remove(q)
 			s.plan.Found = append(s.plan.Found, q)
@@ -36,7 +36,7 @@ func (s *Scheduler) admitPulls() {
 		q.bytes = bytes
 		s.put(q, inReceiving)
 		s.reserved += max(0, q.Complete-len(q.Table))
-		s.plan.Receive = append(s.plan.Receive, Admission{Seq: q, Shared: len(m.Blocks)})
+		s.plan.Receive = append(s.plan.Receive, Admission{Seq: q, Shared: len(m.Blocks), Wait: m.Wait})
 	}
 }
 
@@ -66,12 +66,12 @@ func (s *Scheduler) room(q *Seq) int {
 func (s *Scheduler) pullFits(q *Seq, m Match, fresh int) bool {
 	free := s.blocks.Free() - s.kept(q)
 	if s.cfg.Policy != MaxUtilization {
-		return q.Complete-len(m.Blocks)+m.Unreferenced <= free-s.reserved
+		return q.Complete-len(m.Blocks)+m.Fetch+m.Unreferenced <= free-s.reserved
 	}
 	if !q.Borrows && len(s.waiting.list) > 0 && byArrival(s.waiting.list[0], q) {
 		return false
 	}
-	need := fresh + m.Unreferenced
+	need := fresh + m.Fetch + m.Unreferenced
 	if len(s.running.list)+len(s.recv.list)+len(s.loading.list) > 0 {
 		need += s.headroom()
 	}

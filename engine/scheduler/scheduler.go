@@ -79,13 +79,14 @@ type Admission struct {
 	Shared int
 	From   int32
 	Copied int
+	Wait   bool // of a pull: some of the Shared blocks cannot be read yet
 }
 
 // Plan is one step. Its slices are valid until the next Schedule.
 type Plan struct {
 	Rows     []Row // decodes first
 	Admitted []Admission
-	Receive  []Admission // may pull now
+	Receive  []Admission // may pull now, or with Wait when what was found is here
 	Loading  []Admission // got blocks, and wait for the content of some: see Received
 	Found    []*Seq      // have here what they wanted to borrow, moved to the waiting queue
 	Paused   []*Seq      // blocks are gone, back in the waiting queue
@@ -178,6 +179,15 @@ func (s *Scheduler) Requeue(q *Seq) {
 	s.blocks.Release(q.Table)
 	q.Table, q.Computed = q.Table[:0], 0
 	s.put(q, inWaiting)
+}
+
+// RequeueGen takes the blocks of a request that was to pull and puts it back into
+// its place in the queue for pulls.
+func (s *Scheduler) RequeueGen(q *Seq) {
+	s.Remove(q)
+	s.blocks.Release(q.Table)
+	q.Table, q.Computed = q.Table[:0], 0
+	s.put(q, inGenInit)
 }
 
 // Shrink takes the last n blocks of a running request away: those of a Row

@@ -170,7 +170,7 @@ var engineMetrics = []engineMetric{
 	engineCounter("tier_failed_total", "Copies between tiers that failed; their blocks are computed anew.", func(s *runner.Stats) uint64 { return s.TierFailed }),
 	engineCounter("tier_bad_files_total", "Files of the disk tier that did not hold what they should.", func(s *runner.Stats) uint64 { return s.BadFiles }),
 	engineCounter("tier_disk_rests_total", "Times at which the disk was left alone for a while after a failure.", func(s *runner.Stats) uint64 { return s.DiskRests }),
-	engineCounter("tier_declined_total", "Times at which blocks were computed although a tier had them, since copying takes longer.", func(s *runner.Stats) uint64 { return s.RecomputedCheaper }),
+	engineCounter("tier_declined_total", "Times at which blocks were computed or pulled although a tier had them, since copying takes longer.", func(s *runner.Stats) uint64 { return s.RecomputedCheaper }),
 	engineCounter("conv_overlap_total", "Requests of a conversation that had another one under way.", func(s *runner.Stats) uint64 { return s.ConvOverlap }),
 	engineCounter("dead_tail_demoted_total", "KV blocks that a later turn did not send back and that go first now.", func(s *runner.Stats) uint64 { return s.DeadTails }),
 	engineCounter("window_freed_blocks_total", "KV blocks that running requests gave back because they lie before the sliding window.", func(s *runner.Stats) uint64 { return s.WindowFreed }),
