@@ -36,7 +36,7 @@ func alone(t *testing.T, b *Backend, tokens, pages []int32) []float32 {
 }
 
 // A row's logits have the same bits alone, in chunks of any size, as decode
-// steps, in ragged batches with others, and with any number of threads.
+// steps, in ragged batches with others, with any number of threads and blocks of any size.
 func TestBitsDependOnTheRowOnly(t *testing.T) {
 	dense := newWeights(bitsShape, 2)
 	s := bitsShape
@@ -70,7 +70,9 @@ func checkBits(t *testing.T, w *weights, isa string, dtype tensor.DType) {
 		want = append(want, alone(t, one, prompts[i], pages[i]))
 	}
 	for _, threads := range []int{1, 2, 3} {
-		b := build(t, w, bitsConfig(threads, isa, dtype))
+		cfg := bitsConfig(threads, isa, dtype)
+		cfg.KV.BlockTokens = []int{8, 16, 32}[threads-1]
+		b := build(t, w, cfg)
 		for round := range 3 {
 			seed := uint64(threads*10 + round)
 			raggedRun(t, b, rand.New(rand.NewPCG(seed, 1)), prompts, want, round)
@@ -86,7 +88,7 @@ func raggedRun(t *testing.T, b *Backend, rng *rand.Rand, prompts [][]int32, want
 	free := shuffledPages(rng, 256, 256)
 	pages, done := make([][]int32, len(prompts)), make([]int, len(prompts))
 	for i, p := range prompts {
-		n := (len(p) + 15) / 16
+		n := (len(p) + b.cfg.KV.BlockTokens - 1) / b.cfg.KV.BlockTokens
 		pages[i], free = free[:n], free[n:]
 	}
 	vocab := b.Vocab

@@ -40,26 +40,36 @@ func TestByteBlockLayout(t *testing.T) {
 		w.forward(c, token, exact)
 	}
 	for _, isa := range levels() {
-		b := build(t, w, Config{
-			Threads: 1, MaxRows: 64, ISA: isa,
-			KV: tensor.KVShape{Layers: 2, KVHeads: 2, HeadDim: 16, BlockTokens: 32, Blocks: 4, DType: tensor.I8},
-		})
-		alone(t, b, tokens, []int32{2, 1})
-		const tile = 32 * (16 + 2)
-		for pos := range tokens {
-			block, at := b.Block(int32(2-pos/32)), pos%32
-			for head := range 2 { // layer 0: the next sees keys and values of rounded ones
-				keys, values := block[head*tile:][:tile], block[(2+head)*tile:][:tile]
-				for d := range 16 {
-					for _, x := range []struct {
-						tile []byte
-						at   int
-						want float64
-					}{{keys, at/16*256 + d*16 + at%16, c.k[0][pos][head*16+d]}, {values, at*16 + d, c.v[0][pos][head*16+d]}} {
-						scale := float64(math.Float32frombits(uint32(x.tile[512+2*at])<<16 | uint32(x.tile[513+2*at])<<24))
-						if diff := math.Abs(float64(int8(x.tile[x.at]))*scale - x.want); diff > 0.51*scale {
-							t.Fatalf("%s: position %d head %d dimension %d is off by %g, scale %g", isa, pos, head, d, diff, scale)
-						}
+		for _, size := range []int{8, 32} {
+			b := build(t, w, Config{
+				Threads: 1, MaxRows: 64, ISA: isa,
+				KV: tensor.KVShape{Layers: 2, KVHeads: 2, HeadDim: 16, BlockTokens: size, Blocks: 5, DType: tensor.I8},
+			})
+			alone(t, b, tokens, []int32{4, 3, 2, 1, 0}[:(len(tokens)+size-1)/size])
+			checkByteBlocks(t, b, c)
+		}
+	}
+}
+
+// checkByteBlocks compares layer 0: the next sees keys and values of rounded ones.
+func checkByteBlocks(t *testing.T, b *Backend, c *cache) {
+	t.Helper()
+	size := b.cfg.KV.BlockTokens
+	line, tile := min(size, 16), size*(16+2)
+	for pos := range c.k[0] {
+		block, at := b.Block(int32(4-pos/size)), pos%size
+		for head := range 2 {
+			keys, values := block[head*tile:][:tile], block[(2+head)*tile:][:tile]
+			for d := range 16 {
+				for _, x := range []struct {
+					tile []byte
+					at   int
+					want float64
+				}{{keys, at/line*line*16 + d*line + at%line, c.k[0][pos][head*16+d]}, {values, at*16 + d, c.v[0][pos][head*16+d]}} {
+					scales := x.tile[size*16:]
+					scale := float64(math.Float32frombits(uint32(scales[2*at])<<16 | uint32(scales[2*at+1])<<24))
+					if diff := math.Abs(float64(int8(x.tile[x.at]))*scale - x.want); diff > 0.51*scale {
+						t.Fatalf("blocks of %d: position %d head %d dimension %d is off by %g, scale %g", size, pos, head, d, diff, scale)
 					}
 				}
 			}

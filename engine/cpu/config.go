@@ -19,8 +19,8 @@ type Config struct {
 	// CPUs are the processors of the threads, one each, of Processors; nil leaves that
 	// to the system.
 	CPUs []int
-	// KV is the geometry of the paged cache. BlockTokens must be a multiple of
-	// 16 and HeadDim one too.
+	// KV is the geometry of the paged cache. BlockTokens must be 8 or a multiple
+	// of 16, and HeadDim a multiple of 16.
 	KV tensor.KVShape
 	// Shared lets other processes of the host map the KV pool, see Backend.File. The
 	// system may have larger pages for memory that is private.
@@ -67,8 +67,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("%d rows of all ranks, must be max_num_tokens %d to %d", c.MaxSharedRows, c.MaxRows, maxRows)
 	case c.Group != nil && (c.Group.ID() < 0 || c.Group.ID() >= c.Group.Size()):
 		return fmt.Errorf("rank %d of a group of %d", c.Group.ID(), c.Group.Size())
-	case kv.BlockTokens < 16 || kv.BlockTokens%16 != 0 || kv.BlockTokens > 1<<16:
-		return fmt.Errorf("kv_cache_config.tokens_per_block is %d, must be a multiple of 16 on the CPU", kv.BlockTokens)
+	case kv.BlockTokens != 8 && (kv.BlockTokens < 16 || kv.BlockTokens%16 != 0 || kv.BlockTokens > 1<<16):
+		return fmt.Errorf("kv_cache_config.tokens_per_block is %d, must be 8 or a multiple of 16 on the CPU", kv.BlockTokens)
 	case kv.DType != tensor.BF16 && kv.DType != tensor.F32 && kv.DType != tensor.I8:
 		return fmt.Errorf("kv_cache_config.dtype is %s: on the CPU it must be auto, bfloat16, float32 or int8", kv.DType)
 	case kv.HeadDim < 16 || kv.HeadDim%16 != 0 || kv.HeadDim > maxHeadDim:

@@ -99,7 +99,7 @@ func TestConfigErrorsNameTheKey(t *testing.T) {
 	for key, change := range map[string]func(*Config){
 		"threads":          func(c *Config) { c.Threads = -1 },
 		"max_num_tokens":   func(c *Config) { c.MaxRows = 0 },
-		"tokens_per_block": func(c *Config) { c.KV.BlockTokens = 24 },
+		"tokens_per_block": func(c *Config) { c.KV.BlockTokens = 4 },
 		"dtype":            func(c *Config) { c.KV.DType = tensor.F16 },
 		"head dimension":   func(c *Config) { c.KV.HeadDim = 40 },
 		"layers":           func(c *Config) { c.KV.Layers = 0 },

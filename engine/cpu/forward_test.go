@@ -77,9 +77,9 @@ func TestForwardMatchesReference(t *testing.T) {
 				prompts, want = append(prompts, tokens), append(want, logits)
 			}
 			for _, isa := range levels() {
-				for _, blockTokens := range []int{16, 48} {
-					if (kv.dtype == tensor.F32) == (blockTokens == 48) && name != "heads 9/3 of 64, adjacent" {
-						continue // each size with one cache type is enough for most shapes
+				for _, blockTokens := range []int{8, 16, 48} {
+					if name != "heads 9/3 of 64, adjacent" && blockTokens != map[tensor.DType]int{tensor.F32: 16, tensor.BF16: 48, tensor.I8: 8}[kv.dtype] {
+						continue // one size for each cache type is enough for most shapes
 					}
 					t.Run(fmt.Sprintf("%s/%s/%s/%d", name, kv.dtype, isa, blockTokens), func(t *testing.T) {
 						b := build(t, w, Config{

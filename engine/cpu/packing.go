@@ -6,7 +6,7 @@ import "tandem/engine/tensor"
 // of one size can be made of those of another: see Packing. 0 = they cannot.
 func KeyLines(kv tensor.KVShape) int {
 	switch kv.DType {
-	case tensor.F32:
+	case tensor.F32, tensor.I8:
 		return kv.HeadDim
 	case tensor.BF16:
 		return kv.HeadDim / 2

@@ -8,18 +8,25 @@ import (
 	"pgregory.net/rapid"
 )
 
-// block makes the block of a layout that begins with a token: each 2-byte element
-// tells token, layer, key or value, head and dimension, at the place where the
-// packing has it.
+// block makes the block of a layout that begins with a token: each element tells
+// token, layer, key or value, head and dimension, at the place where the packing
+// has it.
 func block(l Layout, first int) []byte {
 	var out []byte
 	at := func(token, layer, kv, head, dim int) {
-		out = binary.LittleEndian.AppendUint16(out, uint16(((((first+token)*5+layer)*2+kv)*7+head)*11+dim))
+		n := uint16(((((first+token)*5+layer)*2+kv)*7+head)*11 + dim)
+		if l.DType == "I8" && dim >= 0 { // a byte of all its bits, as 64 tokens have more elements
+			out = append(out, byte(n)^byte(n>>8))
+			return
+		}
+		out = binary.LittleEndian.AppendUint16(out, n)
 	}
 	for layer := range l.Layers {
 		for kv := range 2 {
 			for head := range l.KVHeads {
 				switch {
+				case l.DType == "I8":
+					scaled(l, kv == 0, func(t, d int) { at(t, layer, kv, head, d) })
 				case l.KeyLines == 1: // [token][dim], as on a GPU
 					for t := range l.BlockTokens {
 						for d := range l.HeadDim {
@@ -47,11 +54,32 @@ func block(l Layout, first int) []byte {
 	return out
 }
 
+// scaled gives the order of bytes: keys are [token/16][dim][16], or [dim][8] of 8
+// tokens, values [token][dim], and the scales, of dimension -1, are behind.
+func scaled(l Layout, keys bool, at func(token, dim int)) {
+	tile := min(l.BlockTokens, 16)
+	for first := 0; first < l.BlockTokens; first += tile {
+		for i := range tile * l.HeadDim {
+			if keys {
+				at(first+i%tile, i/tile)
+			} else {
+				at(first+i/l.HeadDim, i%l.HeadDim)
+			}
+		}
+	}
+	for t := range l.BlockTokens {
+		at(t, -1)
+	}
+}
+
 // Blocks of one size that are made of blocks of another are those that would have
-// been computed, in both packings that exist.
+// been computed, in all packings that exist.
 func TestReshapeGivesTheBlocksOfTheOtherSize(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		from := Layout{Layers: 2, KVHeads: 3, HeadDim: 8, DType: "BF16", Packing: "p", KeyLines: rapid.SampledFrom([]int{1, 4}).Draw(t, "lines")}
+		if rapid.Bool().Draw(t, "bytes") {
+			from.DType, from.KeyLines = "I8", from.HeadDim
+		}
 		to := from
 		from.BlockTokens = 1 << rapid.IntRange(1, 5).Draw(t, "from")
 		to.BlockTokens = 1 << rapid.IntRange(1, 5).Draw(t, "to")

@@ -58,8 +58,10 @@ type Layout struct {
 	BlockTokens int
 	Packing     string // name of the byte order inside one block
 	// KeyLines is in how many lines the keys of one head lie in a block; all tokens
-	// have equal shares of each, in their order. Values are in one line. 0 = unknown:
-	// then only blocks of the same size can be used.
+	// have equal shares of each, in their order. Values are in one line. Lines of "I8"
+	// keys have 16 tokens at most, those of the first 16 come first; the scales of keys
+	// and of values are a line behind them. 0 = unknown: then only blocks of the same
+	// size can be used.
 	KeyLines int
 }
 

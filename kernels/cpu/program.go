@@ -32,6 +32,7 @@ var errMemory = errors.New("allocate a program: out of memory")
 // for float32 [headDim][blockTokens] and [blockTokens][headDim]; for bytes
 // [blockTokens/16][headDim][16] and [blockTokens][headDim], each with the scales
 // [blockTokens] in bfloat16 behind. A block is [layer][keys, values][kvHead] of these.
+// In blocks of 8 tokens, keys of bytes are [headDim][8].
 const Packing = "kv-pair16"
 
 // KVType is the element type of a cache.

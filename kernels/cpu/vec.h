@@ -53,7 +53,7 @@ typedef struct {
 	int window;           // positions that a query sees, its own the last
 	float scale;          // multiplies q.k
 	int kv_type;          // of TM_KV_*
-	int block_tokens;     // tokens of a block, a multiple of 16
+	int block_tokens;     // tokens of a block: 8, or a multiple of 16
 	const char *k;        // keys of the layer and head in block 0
 	size_t v_offset;      // bytes from a block's keys to its values
 	size_t block_bytes;   // bytes from block to block

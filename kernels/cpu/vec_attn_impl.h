@@ -8,30 +8,41 @@
 #define TM_UNROLL _Pragma("GCC unroll 32")
 
 // The cached bytes of a split: where each tile of 16 tokens has its keys and
-// values. The key pointers go on for TM_AHEAD entries more, for prefetching.
+// values. Tiles of blocks of 8 tokens have two parts, in two blocks, others one.
+// The key pointers go on for TM_AHEAD tiles more, for prefetching.
 #define TM_AHEAD 4
 typedef struct {
-	const char *k[TM_SPLIT / 16 + TM_AHEAD];
-	const char *v[TM_SPLIT / 16];
+	const char *k[TM_SPLIT / 8 + 2 * TM_AHEAD]; // of each part
+	const char *v[TM_SPLIT / 8];
 	const uint16_t *k_scale[TM_SPLIT / 16], *v_scale[TM_SPLIT / 16]; // of bytes
-	size_t line; // bytes between lines of a key tile
-	int tiles, tokens;
+	uint16_t joined[2][TM_SPLIT];                                    // scales of tiles in two parts
+	size_t line;                                                     // bytes between lines of a key tile
+	int tiles, parts, tokens;
 } split_kv;
 
 // Tiles of a pool are far apart, which defeats the processor's own prefetching:
 // while keys are multiplied, the next keys and these tokens' values are fetched,
-// a tile after the other, `tiles` lines at a time.
+// a tile after the other, `tiles` lines at a time; of two parts in turn.
 typedef struct {
 	int tile, at;
 } fetcher;
 
-TM_FN void fetch_ahead(const int tiles, const split_kv *x, int lines, fetcher *f)
+TM_FN void fetch_ahead(const int tiles, const int parts, const split_kv *x, int lines, fetcher *f)
 {
-	const char *k = x->k[f->tile + tiles] + (size_t)f->at * x->line, *v = x->v[f->tile] + (size_t)f->at * 64;
-	TM_UNROLL
-	for (int i = 0; i < tiles; i++) {
-		__builtin_prefetch(k + (size_t)i * x->line, 0, 3);
-		__builtin_prefetch(v + i * 64, 0, 2);
+	if (parts == 2) {
+		TM_UNROLL
+		for (int i = 0; i < tiles; i++) {
+			const int part = (f->at + i) % 2, at = (f->at + i) / 2 * 64;
+			__builtin_prefetch(x->k[2 * (f->tile + tiles) + part] + at, 0, 3);
+			__builtin_prefetch(x->v[2 * f->tile + part] + at, 0, 2);
+		}
+	} else {
+		const char *k = x->k[f->tile + tiles] + (size_t)f->at * x->line, *v = x->v[f->tile] + (size_t)f->at * 64;
+		TM_UNROLL
+		for (int i = 0; i < tiles; i++) {
+			__builtin_prefetch(k + (size_t)i * x->line, 0, 3);
+			__builtin_prefetch(v + i * 64, 0, 2);
+		}
 	}
 	f->at += tiles;
 	if (f->at < lines) return;
@@ -50,13 +61,35 @@ TM_FN void qk_add(const int rows, const int tiles, const float *q, int hd, const
 	}
 }
 
+// Loads keys of 16 tokens that begin at `at` of a tile's only part, or of both.
+TM_FN v16 keys_f32(const int parts, const char *const *k, size_t at)
+{
+	const float *p = (const float *)(const void *)(k[0] + at);
+	return parts == 1 ? v_load(p) : v_load_two(p, (const float *)(const void *)(k[1] + at));
+}
+TM_FN v16 keys_lo(const int parts, const char *const *k, size_t at)
+{
+	const uint16_t *p = (const uint16_t *)(const void *)(k[0] + at);
+	return parts == 1 ? v_bf16_lo(p) : v_bf16_lo_two(p, (const uint16_t *)(const void *)(k[1] + at));
+}
+TM_FN v16 keys_hi(const int parts, const char *const *k, size_t at)
+{
+	const uint16_t *p = (const uint16_t *)(const void *)(k[0] + at);
+	return parts == 1 ? v_bf16_hi(p) : v_bf16_hi_two(p, (const uint16_t *)(const void *)(k[1] + at));
+}
+TM_FN v16 keys_i8(const int parts, const char *const *k, size_t at)
+{
+	const int8_t *p = (const int8_t *)k[0] + at;
+	return parts == 1 ? v_i8(p) : v_i8_two(p, (const int8_t *)k[1] + at);
+}
+
 // Scores of rows x tiles (16 tokens each): s[r][16*t..] = q[r] . k. A tile's
 // line holds 16 tokens of a dimension pair (bfloat16), of a dimension (float32) or of
 // four dimensions, one after another (bytes).
-TM_FN void qk_tile(
-	const int rows, const int tiles, const int type, const float *q, int hd, const split_kv *x, int t0, float *s)
+TM_FN void qk_tile(const int rows, const int tiles, const int type, const int parts, const float *q, int hd,
+	const split_kv *x, int t0, float *s)
 {
-	const char *const *k = x->k + t0;
+	const char *const *k = x->k + parts * t0;
 	const size_t line = x->line;
 	fetcher next = {.tile = t0};
 	v16 acc[24];
@@ -64,10 +97,10 @@ TM_FN void qk_tile(
 	for (int i = 0; i < rows * tiles; i++) acc[i] = v_zero();
 	if (type == TM_KV_I8) {
 		for (int d = 0; d < hd; d++) {
-			if (d % 4 == 0) fetch_ahead(tiles, x, hd / 4, &next);
+			if (d % 4 == 0) fetch_ahead(tiles, parts, x, hd / 4, &next);
 			v16 kv[4];
 			TM_UNROLL
-			for (int t = 0; t < tiles; t++) kv[t] = v_i8((const int8_t *)k[t] + d * 16);
+			for (int t = 0; t < tiles; t++) kv[t] = keys_i8(parts, k + parts * t, (size_t)(d * (16 / parts)));
 			qk_add(rows, tiles, q + d, hd, kv, acc);
 		}
 		for (int t = 0; t < tiles; t++) {
@@ -77,23 +110,22 @@ TM_FN void qk_tile(
 		}
 	} else if (type == TM_KV_F32) {
 		for (int d = 0; d < hd; d++) {
-			fetch_ahead(tiles, x, hd, &next);
+			fetch_ahead(tiles, parts, x, hd, &next);
 			v16 kv[4];
 			TM_UNROLL
-			for (int t = 0; t < tiles; t++)
-				kv[t] = v_load((const float *)(const void *)(k[t] + (size_t)d * line));
+			for (int t = 0; t < tiles; t++) kv[t] = keys_f32(parts, k + parts * t, (size_t)d * line);
 			qk_add(rows, tiles, q + d, hd, kv, acc);
 		}
 	} else {
 		for (int d = 0; d < hd; d += 2) {
 			const size_t at = (size_t)(d / 2) * line;
-			fetch_ahead(tiles, x, hd / 2, &next);
+			fetch_ahead(tiles, parts, x, hd / 2, &next);
 			v16 kv[4];
 			TM_UNROLL
-			for (int t = 0; t < tiles; t++) kv[t] = v_bf16_lo((const uint16_t *)(const void *)(k[t] + at));
+			for (int t = 0; t < tiles; t++) kv[t] = keys_lo(parts, k + parts * t, at);
 			qk_add(rows, tiles, q + d, hd, kv, acc);
 			TM_UNROLL
-			for (int t = 0; t < tiles; t++) kv[t] = v_bf16_hi((const uint16_t *)(const void *)(k[t] + at));
+			for (int t = 0; t < tiles; t++) kv[t] = keys_hi(parts, k + parts * t, at);
 			qk_add(rows, tiles, q + d + 1, hd, kv, acc);
 		}
 	}
@@ -104,12 +136,13 @@ TM_FN void qk_tile(
 	}
 }
 
-TM_FN void qk_rows(const int rows, const int type, const float *q, int hd, const split_kv *x, float *s)
+TM_FN void qk_rows(
+	const int rows, const int type, const int parts, const float *q, int hd, const split_kv *x, float *s)
 {
 	int t = 0;
 	for (; t + TM_TILES(rows) <= x->tiles; t += TM_TILES(rows))
-		qk_tile(rows, TM_TILES(rows), type, q, hd, x, t, s + 16 * t);
-	for (; t < x->tiles; t++) qk_tile(rows, 1, type, q, hd, x, t, s + 16 * t);
+		qk_tile(rows, TM_TILES(rows), type, parts, q, hd, x, t, s + 16 * t);
+	for (; t < x->tiles; t++) qk_tile(rows, 1, type, parts, q, hd, x, t, s + 16 * t);
 }
 
 TM_FN void pv_add(const int rows, const int cols, const float *p, const v16 *v, v16 *acc)
@@ -123,16 +156,16 @@ TM_FN void pv_add(const int rows, const int cols, const float *p, const v16 *v, 
 }
 
 // Weighted sums of rows x cols chunks of 16 dimensions over the first `tokens`
-// tokens: o[r][16*c..] = sum of p[r][j] * v[j].
+// tokens, of which each v has `part`: o[r][16*c..] = sum of p[r][j] * v[j].
 TM_FN void pv_tile(const int rows, const int cols, const int type, const float *p, int hd, const char *const *v,
-	int tokens, float *o)
+	int part, int tokens, float *o)
 {
 	v16 acc[24];
 	TM_UNROLL
 	for (int i = 0; i < rows * cols; i++) acc[i] = v_zero();
-	for (int j0 = 0; j0 < tokens; j0 += 16) {
-		const char *tile = v[j0 / 16];
-		const int end = tokens - j0 < 16 ? tokens - j0 : 16;
+	for (int j0 = 0; j0 < tokens; j0 += part, v++) {
+		const char *tile = *v;
+		const int end = tokens - j0 < part ? tokens - j0 : part;
 		if (type == TM_KV_I8) {
 			for (int j = 0; j < end; j++) {
 				v16 vv[4];
@@ -168,15 +201,15 @@ TM_FN void pv_tile(const int rows, const int cols, const int type, const float *
 // 4 bytes (a bfloat16 line interleaves two tokens).
 TM_FN void pv_rows(const int rows, const int type, const float *p, int hd, const split_kv *x, float *o)
 {
-	const int wide = TM_TILES(rows), tokens = x->tokens;
-	const char *at[TM_SPLIT / 16];
+	const int wide = TM_TILES(rows), tokens = x->tokens, part = 16 / x->parts;
+	const char *at[TM_SPLIT / 8];
 	for (int d = 0; d < hd;) {
 		const int step = d + 16 * wide <= hd ? 16 * wide : 16;
-		for (int i = 0; i < x->tiles; i++) at[i] = x->v[i] + (size_t)d * (type == TM_KV_I8 ? 1 : 4);
+		for (int i = 0; i < x->tiles * x->parts; i++) at[i] = x->v[i] + (size_t)d * (type == TM_KV_I8 ? 1 : 4);
 		if (step == 16)
-			pv_tile(rows, 1, type, p, hd, at, tokens, o + d);
+			pv_tile(rows, 1, type, p, hd, at, part, tokens, o + d);
 		else
-			pv_tile(rows, TM_TILES(rows), type, p, hd, at, tokens, o + d);
+			pv_tile(rows, TM_TILES(rows), type, p, hd, at, part, tokens, o + d);
 		d += step;
 	}
 }
@@ -206,18 +239,36 @@ TM_FN void pv_rows(const int rows, const int type, const float *p, int hd, const
 		}                                       \
 	}
 
-#define TM_QK(R) qk_rows(R, type, q + r * hd, hd, x, s + r * TM_SPLIT)
-TM_FN void qk_all(const int type, int n, const float *q, int hd, const split_kv *x, float *s){TM_BY_ROWS(n, TM_QK)}
+#define TM_QK(R) qk_rows(R, type, parts, q + r * hd, hd, x, s + r * TM_SPLIT)
 #define TM_PV(R) pv_rows(R, type, p + r * TM_SPLIT, hd, x, o + r * hd)
+
+TM_FN void qk_all(const int type, const int parts, int n, const float *q, int hd, const split_kv *x, float *s)
+{TM_BY_ROWS(n, TM_QK)}
 TM_FN void pv_all(const int type, int n, const float *p, int hd, const split_kv *x, float *o){TM_BY_ROWS(n, TM_PV)}
 
-TM_KERNEL void qk_bf16(int n, const float *q, int hd, const split_kv *x, float *s)
-{ qk_all(TM_KV_BF16, n, q, hd, x, s); }
-TM_KERNEL void qk_f32(int n, const float *q, int hd, const split_kv *x, float *s) { qk_all(TM_KV_F32, n, q, hd, x, s); }
-TM_KERNEL void pv_bf16(int n, const float *p, int hd, const split_kv *x, float *o) { pv_all(TM_KV_BF16, n, p, hd, x, o); }
-TM_KERNEL void pv_f32(int n, const float *p, int hd, const split_kv *x, float *o) { pv_all(TM_KV_F32, n, p, hd, x, o); }
-TM_KERNEL void qk_i8(int n, const float *q, int hd, const split_kv *x, float *s) { qk_all(TM_KV_I8, n, q, hd, x, s); }
-TM_KERNEL void pv_i8(int n, const float *p, int hd, const split_kv *x, float *o) { pv_all(TM_KV_I8, n, p, hd, x, o); }
+typedef void attn_fn(int n, const float *in, int hd, const split_kv *x, float *out);
+
+#define TM_QK_KERNEL(name, type, parts)                                             \
+	TM_KERNEL void name(int n, const float *q, int hd, const split_kv *x, float *s) \
+	{ qk_all(type, parts, n, q, hd, x, s); }
+#define TM_PV_KERNEL(name, type)                                                    \
+	TM_KERNEL void name(int n, const float *p, int hd, const split_kv *x, float *o) \
+	{ pv_all(type, n, p, hd, x, o); }
+
+TM_QK_KERNEL(qk_bf16, TM_KV_BF16, 1)
+TM_QK_KERNEL(qk_f32, TM_KV_F32, 1)
+TM_QK_KERNEL(qk_i8, TM_KV_I8, 1)
+TM_QK_KERNEL(qk_bf16_two, TM_KV_BF16, 2)
+TM_QK_KERNEL(qk_f32_two, TM_KV_F32, 2)
+TM_QK_KERNEL(qk_i8_two, TM_KV_I8, 2)
+TM_PV_KERNEL(pv_bf16, TM_KV_BF16)
+TM_PV_KERNEL(pv_f32, TM_KV_F32)
+TM_PV_KERNEL(pv_i8, TM_KV_I8)
+
+// By type, and of keys by parts.
+static attn_fn *const qk_kernels[][2] = {
+	[TM_KV_BF16] = {qk_bf16, qk_bf16_two}, [TM_KV_F32] = {qk_f32, qk_f32_two}, [TM_KV_I8] = {qk_i8, qk_i8_two}};
+static attn_fn *const pv_kernels[] = {[TM_KV_BF16] = pv_bf16, [TM_KV_F32] = pv_f32, [TM_KV_I8] = pv_i8};
 
 // Turns the scores (in powers of two) of the tokens from `from` to `limit` of a row
 // into weights and clears the others up to `tokens`. Sets the row's largest score
@@ -279,25 +330,40 @@ TM_FN int row_limit(const tm_attn *a, int r, int t0)
 TM_FN int row_sees(const tm_attn *a, int r, int split)
 { return row_limit(a, r, split * TM_SPLIT) > 0 && row_first(a, r) < (split + 1) * TM_SPLIT; }
 
-// Finds the tiles of a split.
-TM_FN split_kv find_tiles(const tm_attn *a, int t0, int tokens)
+// Finds the tiles of a split, whose queries see nothing before `first`. Of a tile in
+// two parts one may lie behind the last token or before all windows, and then be no
+// block at all. It is taken to be the other: its scores count for nothing either way.
+TM_FN void find_tiles(const tm_attn *a, int t0, int tokens, int first, split_kv *x)
 {
 	const size_t hd = (size_t)a->head_dim, block_tokens = (size_t)a->block_tokens;
 	const size_t size = a->kv_type == TM_KV_F32 ? 4 : a->kv_type == TM_KV_I8 ? 1 : 2;
-	split_kv x = {.tiles = (tokens + 15) / 16, .tokens = tokens};
-	x.line = a->kv_type == TM_KV_I8 ? 64 : block_tokens * 4;
-	for (int i = 0; i < x.tiles; i++) {
-		const int t = t0 + 16 * i;
+	const int part = a->block_tokens < 16 ? 8 : 16;
+	x->tiles = (tokens + 15) / 16;
+	x->parts = 16 / part;
+	x->tokens = tokens;
+	x->line = a->kv_type == TM_KV_I8 ? 64 : block_tokens * 4;
+	const int all = x->tiles * x->parts;
+	for (int i = 0; i < all; i++) {
+		int t = t0 + part * i;
+		if (part == 8 && t >= t0 + tokens) t -= 8;
+		if (part == 8 && t + 8 <= first) t += 8;
 		const size_t off = (size_t)(t % a->block_tokens);
 		const char *block = a->k + (size_t)a->pages[t / a->block_tokens] * a->block_bytes;
+		x->k[i] = block + off * (a->kv_type == TM_KV_I8 ? hd : 4);
+		x->v[i] = block + a->v_offset + off * hd * size;
+		if (a->kv_type != TM_KV_I8) continue;
 		const char *scales = block + block_tokens * hd + off * 2;
-		x.k[i] = block + off * (a->kv_type == TM_KV_I8 ? hd : 4);
-		x.v[i] = block + a->v_offset + off * hd * size;
-		x.k_scale[i] = (const uint16_t *)(const void *)scales;
-		x.v_scale[i] = (const uint16_t *)(const void *)(scales + a->v_offset);
+		if (part == 16) {
+			x->k_scale[i] = (const uint16_t *)(const void *)scales;
+			x->v_scale[i] = (const uint16_t *)(const void *)(scales + a->v_offset);
+			continue;
+		}
+		memcpy(x->joined[0] + 8 * i, scales, 16);
+		memcpy(x->joined[1] + 8 * i, scales + a->v_offset, 16);
+		x->k_scale[i / 2] = x->joined[0] + i / 2 * 16;
+		x->v_scale[i / 2] = x->joined[1] + i / 2 * 16;
 	}
-	for (int i = 0; i < TM_AHEAD; i++) x.k[x.tiles + i] = x.k[x.tiles - 1];
-	return x;
+	for (int i = 0; i < x->parts * TM_AHEAD; i++) x->k[all + i] = x->k[all - 1];
 }
 
 // Multiplies a row's weights with the scales of the values that they weigh.
@@ -316,8 +382,9 @@ TM_FN void attend_split(const tm_attn *a, const float *q, int rows, int split, f
 	const int skip = first > t0 ? (first - t0) & ~15 : 0; // tokens, of whole tiles
 	const int tokens = (last - t0 < TM_SPLIT ? last - t0 : TM_SPLIT) - skip;
 	s += skip;
-	const split_kv x = find_tiles(a, t0 + skip, tokens);
-	(a->kv_type == TM_KV_I8 ? qk_i8 : a->kv_type == TM_KV_F32 ? qk_f32 : qk_bf16)(rows, q, hd, &x, s);
+	split_kv x;
+	find_tiles(a, t0 + skip, tokens, first, &x);
+	qk_kernels[a->kv_type][x.parts - 1](rows, q, hd, &x, s);
 	for (int r = 0; r < rows; r++) {
 		int from = row_first(a, r) - t0 - skip, limit = row_limit(a, r, t0) - skip;
 		if (from >= limit) limit = 0;
@@ -325,7 +392,7 @@ TM_FN void attend_split(const tm_attn *a, const float *q, int rows, int split, f
 		softmax_row(s + r * TM_SPLIT, from, limit, tokens, &m[r], &l[r]);
 	}
 	for (int r = 0; r < rows && a->kv_type == TM_KV_I8; r++) scale_weights(s + r * TM_SPLIT, &x);
-	(a->kv_type == TM_KV_I8 ? pv_i8 : a->kv_type == TM_KV_F32 ? pv_f32 : pv_bf16)(rows, s, hd, &x, o);
+	pv_kernels[a->kv_type](rows, s, hd, &x, o);
 }
 
 TM_FN float *out_row(const tm_attn *a, int r)

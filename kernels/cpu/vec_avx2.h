@@ -22,7 +22,8 @@ typedef struct {
 
 TM_FN v16 v_zero(void) { return (v16){_mm256_setzero_ps(), _mm256_setzero_ps()}; }
 TM_FN v16 v_set1(float x) { return (v16){_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
-TM_FN v16 v_load(const float *p) { return (v16){_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+TM_FN v16 v_load_two(const float *p, const float *q) { return (v16){_mm256_loadu_ps(p), _mm256_loadu_ps(q)}; }
+TM_FN v16 v_load(const float *p) { return v_load_two(p, p + 8); }
 TM_FN void v_store(float *p, v16 x)
 {
 	_mm256_storeu_ps(p, x.a);
@@ -78,20 +79,23 @@ TM_FN v16 v_keep_n(v16 x, int n, float fill)
 	return (v16){_mm256_blendv_ps(f, x.a, ka), _mm256_blendv_ps(f, x.b, kb)};
 }
 
-// v_bf16_lo and v_bf16_hi widen the even and the odd ones of 32 bf16 values.
-TM_FN v16 v_bf16_lo(const uint16_t *p)
+// v_bf16_lo and v_bf16_hi widen the even and the odd ones of 32 bf16 values. Names
+// with _two are of what stands in halves at two places.
+TM_FN v16 v_bf16_lo_two(const uint16_t *p, const uint16_t *q)
 {
-	const __m256i *q = (const __m256i *)(const void *)p;
-	return (v16){_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256(q), 16)),
-		_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256(q + 1), 16))};
+	const __m256i *a = (const __m256i *)(const void *)p, *b = (const __m256i *)(const void *)q;
+	return (v16){_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256(a), 16)),
+		_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256(b), 16))};
 }
-TM_FN v16 v_bf16_hi(const uint16_t *p)
+TM_FN v16 v_bf16_hi_two(const uint16_t *p, const uint16_t *q)
 {
-	const __m256i *q = (const __m256i *)(const void *)p;
+	const __m256i *a = (const __m256i *)(const void *)p, *b = (const __m256i *)(const void *)q;
 	const __m256i m = _mm256_set1_epi32((int)0xffff0000u);
-	return (v16){_mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(q), m)),
-		_mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(q + 1), m))};
+	return (v16){_mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(a), m)),
+		_mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(b), m))};
 }
+TM_FN v16 v_bf16_lo(const uint16_t *p) { return v_bf16_lo_two(p, p + 16); }
+TM_FN v16 v_bf16_hi(const uint16_t *p) { return v_bf16_hi_two(p, p + 16); }
 
 // v_bf16 widens 16 consecutive bf16 values, v_i8 16 signed bytes.
 TM_FN v16 v_bf16(const uint16_t *p)
@@ -100,11 +104,12 @@ TM_FN v16 v_bf16(const uint16_t *p)
 	return (v16){_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(q)), 16)),
 		_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(q + 1)), 16))};
 }
-TM_FN v16 v_i8(const int8_t *p)
+TM_FN v16 v_i8_two(const int8_t *p, const int8_t *q)
 {
 	return (v16){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p))),
-		_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(p + 8))))};
+		_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)q)))};
 }
+TM_FN v16 v_i8(const int8_t *p) { return v_i8_two(p, p + 8); }
 
 TM_FN float v_fma1(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 

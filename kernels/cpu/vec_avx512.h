@@ -48,16 +48,33 @@ TM_FN v16 v_zero_below(v16 x, v16 at, float bound)
 // v_keep_n returns the first n lanes of x and fill in the others.
 TM_FN v16 v_keep_n(v16 x, int n, float fill) { return _mm512_mask_mov_ps(_mm512_set1_ps(fill), v_first(n), x); }
 
-// v_bf16_lo and v_bf16_hi widen the even and the odd ones of 32 bf16 values.
+// v_bf16_lo and v_bf16_hi widen the even and the odd ones of 32 bf16 values. Names
+// with _two are of what stands in halves at two places.
 TM_FN v16 v_bf16_lo(const uint16_t *p) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16)); }
 TM_FN v16 v_bf16_hi(const uint16_t *p)
 { return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi32((int)0xffff0000u))); }
+
+TM_FN __m512i v_join(const void *p, const void *q)
+{
+	const __m256i *a = p, *b = q;
+	return _mm512_inserti32x8(_mm512_castsi256_si512(_mm256_loadu_si256(a)), _mm256_loadu_si256(b), 1);
+}
+TM_FN v16 v_load_two(const float *p, const float *q) { return _mm512_castsi512_ps(v_join(p, q)); }
+TM_FN v16 v_bf16_lo_two(const uint16_t *p, const uint16_t *q)
+{ return _mm512_castsi512_ps(_mm512_slli_epi32(v_join(p, q), 16)); }
+TM_FN v16 v_bf16_hi_two(const uint16_t *p, const uint16_t *q)
+{ return _mm512_castsi512_ps(_mm512_and_si512(v_join(p, q), _mm512_set1_epi32((int)0xffff0000u))); }
 
 // v_bf16 widens 16 consecutive bf16 values, v_i8 16 signed bytes.
 TM_FN v16 v_bf16(const uint16_t *p)
 { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)p)), 16)); }
 TM_FN v16 v_i8(const int8_t *p)
 { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p))); }
+TM_FN v16 v_i8_two(const int8_t *p, const int8_t *q)
+{
+	const __m128i a = _mm_loadl_epi64((const __m128i *)(const void *)p), b = _mm_loadl_epi64((const __m128i *)(const void *)q);
+	return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_unpacklo_epi64(a, b)));
+}
 
 TM_FN float v_fma1(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 

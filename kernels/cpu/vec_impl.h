@@ -167,13 +167,15 @@ TM_FN void store_scale(void *block, uint16_t scale, int head_dim, int block_toke
 { memcpy((int8_t *)block + (size_t)block_tokens * (size_t)head_dim + (size_t)token * 2, &scale, 2); }
 
 // Keys of a head: [head_dim/2][block_tokens][2] bfloat16, [head_dim][block_tokens] float32, or
-// [block_tokens/16][head_dim][16] bytes.
+// [block_tokens/16][head_dim][16] bytes, [head_dim][8] in a block of 8 tokens.
 TM_KERNEL void k_store_k(void *block, const float *x, int head_dim, int block_tokens, int token, int kv_type)
 {
 	if (kv_type == TM_KV_I8) {
 		float inv;
 		store_scale(block, byte_scale(x, head_dim, &inv), head_dim, block_tokens, token);
-		to_bytes((int8_t *)block + (size_t)(token / 16 * 16) * (size_t)head_dim + token % 16, 16, x, head_dim, inv);
+		const int line = block_tokens < 16 ? block_tokens : 16;
+		int8_t *d = (int8_t *)block + (size_t)(token / line * line) * (size_t)head_dim + token % line;
+		to_bytes(d, (size_t)line, x, head_dim, inv);
 		return;
 	}
 	if (kv_type == TM_KV_F32) {

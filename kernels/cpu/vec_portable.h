@@ -120,7 +120,8 @@ TM_FN v16 v_keep_n(v16 x, int n, float fill)
 	return x;
 }
 
-// v_bf16_lo and v_bf16_hi widen the even and the odd ones of 32 bf16 values.
+// v_bf16_lo and v_bf16_hi widen the even and the odd ones of 32 bf16 values. Names
+// with _two are of what stands in halves at two places.
 TM_FN v16 v_bf16_lo(const uint16_t *p)
 {
 	uint32_t u[16];
@@ -140,6 +141,28 @@ TM_FN v16 v_bf16_hi(const uint16_t *p)
 	return r;
 }
 
+TM_FN v16 v_load_two(const float *p, const float *q)
+{
+	float f[16];
+	memcpy(f, p, 32);
+	memcpy(f + 8, q, 32);
+	return v_load(f);
+}
+TM_FN v16 v_bf16_lo_two(const uint16_t *p, const uint16_t *q)
+{
+	uint16_t u[32];
+	memcpy(u, p, 32);
+	memcpy(u + 16, q, 32);
+	return v_bf16_lo(u);
+}
+TM_FN v16 v_bf16_hi_two(const uint16_t *p, const uint16_t *q)
+{
+	uint16_t u[32];
+	memcpy(u, p, 32);
+	memcpy(u + 16, q, 32);
+	return v_bf16_hi(u);
+}
+
 // v_bf16 widens 16 consecutive bf16 values, v_i8 16 signed bytes.
 TM_FN v16 v_bf16(const uint16_t *p)
 {
@@ -154,6 +177,13 @@ TM_FN v16 v_i8(const int8_t *p)
 	v16 r;
 	TM_EACH r.f[i] = (float)p[i];
 	return r;
+}
+TM_FN v16 v_i8_two(const int8_t *p, const int8_t *q)
+{
+	int8_t b[16];
+	memcpy(b, p, 8);
+	memcpy(b + 8, q, 8);
+	return v_i8(b);
 }
 
 #endif

@@ -49,6 +49,17 @@ func block(tokens int) func(*runner.LoadOptions, load) {
 	return func(o *runner.LoadOptions, l load) { reuse(o, l); o.Core.BlockTokens = tokens }
 }
 
+// blocks gives each side of a split its own.
+func blocks(ctx, gen int) func(*runner.LoadOptions, load) {
+	return func(o *runner.LoadOptions, l load) {
+		size := ctx
+		if o.Core.Role == executor.Gen {
+			size = gen
+		}
+		block(size)(o, l)
+	}
+}
+
 func reuse(o *runner.LoadOptions, _ load) {
 	o.Core.BlockReuse, o.Core.PartialReuse, o.Core.ShareInPass = true, true, true
 }
@@ -82,8 +93,9 @@ var variants = []variant{
 	{name: "equal progress", change: func(o *runner.LoadOptions, _ load) {
 		o.Core.Chunking, o.Core.MaxNumTokens, o.Core.MaxBatch, o.Core.Queue = scheduler.EqualProgress, 72, 8, scheduler.Priority
 	}},
+	{name: "block 8", change: block(8), twice: true, happened: hits, share: true},
 	{name: "block 16", change: block(16), twice: true, happened: hits},
-	{name: "block 32", change: block(32), twice: true, happened: hits},
+	{name: "block 32", change: block(32), twice: true, happened: hits, share: true},
 	{name: "block 64", change: block(64), twice: true, happened: hits},
 	{name: "reuse alone", change: reuse, alone: true, twice: true, happened: hits},
 	{name: "overlap", change: overlap},
@@ -92,6 +104,8 @@ var variants = []variant{
 	{name: "pauses, reuse and overlap", change: all(squeeze, reuse, overlap), twice: true, happened: pauses, share: true},
 	{name: "split", split: true},
 	{name: "split, blocks of 32, chunks of 64, reuse", change: all(block(32), chunk(64)), split: true, twice: true, happened: hits},
+	{name: "split, blocks of 8 from 32", change: blocks(32, 8), split: true, twice: true, happened: hits},
+	{name: "split, blocks of 32 from 8", change: blocks(8, 32), split: true, twice: true, happened: hits},
 	{name: "split, pauses and overlap", change: all(squeeze, reuse, overlap), split: true, share: true, happened: pauses},
 }
 

@@ -54,6 +54,9 @@ func TestTiersGiveTheSame(t *testing.T) {
 				{name: "host", change: below(400, ""), twice: true, happened: onboards},
 				{name: "host, overlap, chunks of 16, pauses", change: all(below(400, ""), chunk(16), squeeze, overlap), twice: true, happened: onboards},
 				{name: "host, split", change: below(400, ""), split: true, twice: true},
+				{name: "host, blocks of 8", change: all(block(8), below(800, "")), twice: true, happened: onboards},
+				{name: "split, blocks of 32 from 8", change: blocks(8, 32), split: true, twice: true},
+				{name: "split, blocks of 8 from 16", change: blocks(16, 8), split: true, twice: true},
 				{name: "disk", change: below(12, disk), twice: true, happened: loads},
 				{name: "disk of before", change: below(12, disk), alone: true, happened: restores},
 			}
@@ -87,6 +90,8 @@ func TestRanksHaveTiers(t *testing.T) {
 		list := []variant{
 			{name: "alone", change: two, alone: true},
 			{name: "host", change: all(two, below(400, "")), twice: true, happened: onboards},
+			{name: "host, blocks of 8", change: all(two, block(8), below(800, "")), twice: true, happened: onboards},
+			{name: "split, blocks of 8 from 32", change: all(two, blocks(32, 8)), split: true},
 			{name: "disk", change: all(two, below(12, disk)), twice: true},
 			{name: "disk of before", change: all(two, below(12, disk)), alone: true, happened: restores},
 		}

@@ -24,16 +24,37 @@ var servable = Size{Hidden: 32, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 16, In
 // WriteServable puts a random model of two layers that can be served, with a tokenizer and a chat template, into dir. What
 // it says means nothing and depends on every token before it. Its tokens are the end of a text, all bytes, so that half
 // characters occur, and words of random letters. The same seed gives the same files.
-func WriteServable(dir string, seed uint64) error { return writeServable(dir, seed, 0) }
+func WriteServable(dir string, seed uint64) error { return writeServable(dir, seed, dense) }
 
 // WriteServableMoE is WriteServable of a model whose layers have four experts each, of which a token gets two.
-func WriteServableMoE(dir string, seed uint64) error { return writeServable(dir, seed, 4) }
+func WriteServableMoE(dir string, seed uint64) error { return writeServable(dir, seed, moe) }
 
-func writeServable(dir string, seed uint64, experts int) error {
-	if err := servable.describe(dir, seed, experts); err != nil {
+// Window is how many positions a layer with a window sees, which is no multiple of any block.
+const Window = 41
+
+// WriteServableMistral is WriteServable of a model whose layers all have a window.
+func WriteServableMistral(dir string, seed uint64) error { return writeServable(dir, seed, mistral) }
+
+// WriteServableGemma is WriteServable of a Gemma 3: the first layer has a window and a rotation of its own, the second sees all.
+func WriteServableGemma(dir string, seed uint64) error { return writeServable(dir, seed, gemma) }
+
+// kind is the architecture of a servable model.
+type kind int
+
+const (
+	dense kind = iota
+	moe
+	mistral
+	gemma
+
+	experts = 4 // of a layer
+)
+
+func writeServable(dir string, seed uint64, k kind) error {
+	if err := servable.describe(dir, seed, k); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(dir, weightsFile), servableWeights(seed, experts), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, weightsFile), servableWeights(seed, k), 0o600); err != nil {
 		return fmt.Errorf("servable model: %w", err)
 	}
 	return nil
@@ -42,7 +63,7 @@ func writeServable(dir string, seed uint64, experts int) error {
 const weightsFile = "model.safetensors"
 
 // describe writes everything but the weights.
-func (s Size) describe(dir string, seed uint64, experts int) error {
+func (s Size) describe(dir string, seed uint64, k kind) error {
 	config := map[string]any{
 		"model_type": "llama", "architectures": []string{"LlamaForCausalLM"}, "num_hidden_layers": s.Layers,
 		"hidden_size": s.Hidden, "intermediate_size": s.Inter, "num_attention_heads": s.Heads,
@@ -50,12 +71,7 @@ func (s Size) describe(dir string, seed uint64, experts int) error {
 		"max_position_embeddings": s.Context, "rms_norm_eps": 1e-5, "hidden_act": "silu", "tie_word_embeddings": false,
 		"rope_theta": 10000, "bos_token_id": 0, "eos_token_id": 0,
 	}
-	if experts > 0 {
-		maps.Copy(config, map[string]any{
-			"model_type": "qwen3_moe", "architectures": []string{"Qwen3MoeForCausalLM"}, "num_experts": experts, "num_experts_per_tok": 2,
-			"moe_intermediate_size": s.Inter, "norm_topk_prob": true,
-		})
-	}
+	maps.Copy(config, s.differs(k))
 	files := map[string]any{
 		"config.json":    config,
 		"tokenizer.json": servableTokenizer(seed, s.Vocab),
@@ -71,6 +87,25 @@ func (s Size) describe(dir string, seed uint64, experts int) error {
 		}
 		if err != nil {
 			return fmt.Errorf("servable model: %w", err)
+		}
+	}
+	return nil
+}
+
+// differs returns what a kind has else in its config.json.
+func (s Size) differs(k kind) map[string]any {
+	switch k {
+	case moe:
+		return map[string]any{
+			"model_type": "qwen3_moe", "architectures": []string{"Qwen3MoeForCausalLM"}, "num_experts": experts, "num_experts_per_tok": 2,
+			"moe_intermediate_size": s.Inter, "norm_topk_prob": true,
+		}
+	case mistral:
+		return map[string]any{"model_type": "mistral", "architectures": []string{"MistralForCausalLM"}, "sliding_window": Window}
+	case gemma:
+		return map[string]any{
+			"model_type": "gemma3_text", "architectures": []string{"Gemma3ForCausalLM"}, "sliding_window": Window, "sliding_window_pattern": 2,
+			"hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": s.HeadDim, "rope_local_base_freq": 100,
 		}
 	}
 	return nil
@@ -124,7 +159,7 @@ func (w *weight) elems() int {
 }
 
 // weights lists the tensors in the order of the file.
-func (s Size) weights(experts int) (list []weight) {
+func (s Size) weights(k kind) (list []weight) {
 	add := func(name string, mean, spread float64, shape ...int) {
 		list = append(list, weight{name, mean, spread, shape})
 	}
@@ -144,12 +179,18 @@ func (s Size) weights(experts int) (list []weight) {
 			add(p+"up_proj.weight", 0, 0.2, s.Inter, s.Hidden)
 			add(p+"down_proj.weight", 0, 0.2, s.Hidden, s.Inter)
 		}
-		if experts == 0 {
+		if k == moe || k == gemma {
+			add(p+"self_attn.q_norm.weight", 1, 0.2, s.HeadDim)
+			add(p+"self_attn.k_norm.weight", 1, 0.2, s.HeadDim)
+		}
+		if k == gemma {
+			add(p+"pre_feedforward_layernorm.weight", 1, 0.2, s.Hidden)
+			add(p+"post_feedforward_layernorm.weight", 1, 0.2, s.Hidden)
+		}
+		if k != moe {
 			mlp(p + "mlp.")
 			continue
 		}
-		add(p+"self_attn.q_norm.weight", 1, 0.2, s.HeadDim)
-		add(p+"self_attn.k_norm.weight", 1, 0.2, s.HeadDim)
 		add(p+"mlp.gate.weight", 0, 0.5, experts, s.Hidden)
 		for e := range experts {
 			mlp(fmt.Sprintf("%smlp.experts.%d.", p, e))
@@ -159,9 +200,9 @@ func (s Size) weights(experts int) (list []weight) {
 }
 
 // servableWeights are a safetensors file.
-func servableWeights(seed uint64, experts int) []byte {
+func servableWeights(seed uint64, k kind) []byte {
 	rng := rand.New(rand.NewPCG(seed, 2))
-	list := servable.weights(experts)
+	list := servable.weights(k)
 	out, _ := header(list, "F32", 4)
 	for i := range list {
 		w := &list[i]

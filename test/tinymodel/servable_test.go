@@ -3,11 +3,37 @@ package tinymodel
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"tandem/engine/model"
 	"tandem/engine/tokenizer"
 )
+
+// Models of all kinds open; those with windows have them where they say.
+func TestServableKinds(t *testing.T) {
+	for name, x := range map[string]struct {
+		write   func(string, uint64) error
+		windows []int
+	}{
+		"experts": {WriteServableMoE, nil},
+		"mistral": {WriteServableMistral, []int{Window, Window}},
+		"gemma":   {WriteServableGemma, []int{Window, 0}},
+	} {
+		dir := t.TempDir()
+		if err := x.write(dir, 7); err != nil {
+			t.Fatal(err)
+		}
+		c, err := model.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(c.Config.Windows, x.windows) {
+			t.Errorf("%s: windows %v", name, c.Config.Windows)
+		}
+		c.Close()
+	}
+}
 
 // The servable model opens, its tokenizer gives back what it took, and the same seed gives the same files.
 func TestServable(t *testing.T) {

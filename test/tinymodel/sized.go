@@ -31,7 +31,7 @@ func WriteHollow(dir string, size Size) error { return size.file(dir, 0, nil) }
 
 // file writes the model; without fill the weights are a hole.
 func (s Size) file(dir string, seed uint64, fill func(io.Writer, []weight) error) (err error) {
-	if err := s.describe(dir, seed, 0); err != nil {
+	if err := s.describe(dir, seed, dense); err != nil {
 		return err
 	}
 	f, err := os.OpenFile(filepath.Join(dir, weightsFile), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
@@ -39,7 +39,7 @@ func (s Size) file(dir string, seed uint64, fill func(io.Writer, []weight) error
 		return fmt.Errorf("sized model: %w", err)
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	list := s.weights(0)
+	list := s.weights(dense)
 	head, bytes := header(list, "BF16", 2)
 	out := bufio.NewWriterSize(f, 1<<20)
 	if _, err := out.Write(head); err != nil {

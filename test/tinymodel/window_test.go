@@ -34,7 +34,7 @@ func longWindow(t *testing.T, windows ...int) (*model.Checkpoint, Sequence) {
 
 // windowed runs a sequence in chunks and returns the logits of every position.
 // Where every layer has a window, pages before the largest are not there.
-func windowed(t *testing.T, b Backend, ck *model.Checkpoint, s Sequence, chunk func(pos int) int) [][]float32 {
+func windowed(t *testing.T, b Backend, ck *model.Checkpoint, s Sequence, kv tensor.KVShape, chunk func(pos int) int) [][]float32 {
 	t.Helper()
 	var out [][]float32
 	for pos := 0; pos < len(s.Tokens); {
@@ -42,11 +42,11 @@ func windowed(t *testing.T, b Backend, ck *model.Checkpoint, s Sequence, chunk f
 		var batch tensor.Batch
 		batch.Reset()
 		var pages []int32
-		for p := range (pos + n + BlockTokens - 1) / BlockTokens {
-			pages = append(pages, int32(49-p))
+		for p := range (pos + n + kv.BlockTokens - 1) / kv.BlockTokens {
+			pages = append(pages, int32(kv.Blocks-1-p))
 		}
 		if reach := ck.Config.Reach(); reach > 0 {
-			for p := range max(0, pos+1-reach) / BlockTokens {
+			for p := range max(0, pos+1-reach) / kv.BlockTokens {
 				pages[p] = -1
 			}
 		}
@@ -66,13 +66,13 @@ func windowed(t *testing.T, b Backend, ck *model.Checkpoint, s Sequence, chunk f
 
 // A window may begin in any piece of the cache that a kernel reads at a time, and
 // the rows of a chunk begin in several. A row's bits must not depend on which rows
-// it is computed with, and pages before the window are not touched: they are no
-// blocks at all.
+// it is computed with, nor on the size of blocks, and pages before the window are
+// not touched: they are no blocks at all.
 func TestCPUWindows(t *testing.T) {
 	for _, windows := range [][]int{{300, 300}, {5, 0}, {256, 257}, {1, 1}, {700, 31}} {
 		ck, s := longWindow(t, windows...)
 		kv := KVShape(ck, 50, tensor.F32)
-		want := windowed(t, openReference(t, ck, kv), ck, s, func(int) int { return 144 })
+		want := windowed(t, openReference(t, ck, kv), ck, s, kv, func(int) int { return 144 })
 		for _, isa := range []string{"portable", "avx2", "avx512"} {
 			t.Run(fmt.Sprint(isa, windows), func(t *testing.T) {
 				if b, err := cpu.New(cpu.Config{Threads: 1, MaxRows: 1, ISA: isa, KV: kv}); err != nil {
@@ -86,7 +86,8 @@ func TestCPUWindows(t *testing.T) {
 					func(int) int { return 48 },
 					func(pos int) int { return []int{37, 1, 1, 64, 2}[pos%5] },
 				} {
-					got := windowed(t, openCPU(isa)(t, ck, kv), ck, s, chunk)
+					kv.BlockTokens, kv.Blocks = []int{16, 8, 32}[i], []int{50, 100, 25}[i]
+					got := windowed(t, openCPU(isa)(t, ck, kv), ck, s, kv, chunk)
 					if i == 0 {
 						first = got
 					}
