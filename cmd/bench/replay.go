@@ -23,6 +23,7 @@ import (
 type replayFlags struct {
 	target targetFlags
 	load   loadFlags
+	agentx agentxFlags
 	out    outFlags
 
 	url, format, write, writeFormat string
@@ -67,6 +68,7 @@ func replayCommand() *cobra.Command {
 	fs.Uint64Var(&f.seed, "seed", 1, "of content and times")
 	f.target.add(fs)
 	f.load.add(fs)
+	f.agentx.add(fs)
 	f.out.add(fs)
 	return cmd
 }
@@ -104,13 +106,22 @@ func (f *replayFlags) run(ctx context.Context, log, out io.Writer, args []string
 		return err
 	}
 	m.grace = f.load.grace
-	return m.end(f.measure(ctx, m, a, w))
+	err = f.measure(ctx, m, a, w)
+	f.agentx.stamp(m, err != nil)
+	return m.end(err)
 }
 
 // axis is the load: the trace's own times unless a flag says otherwise.
 func (f *replayFlags) axis(report *traces.Report) (*axis, error) {
+	if err := f.agentx.begin(&f.target, &f.load, &f.out,
+		rule{f.most != 0, "--requests: the run lasts as long as --duration says"},
+		rule{f.speed != 1, "--speed must be 1"},
+		rule{f.from != 0 || f.to != 0, "--from and --to: conversations are whole"},
+	); err != nil {
+		return nil, err
+	}
 	fallback := "trees"
-	if report.Timed > 0 {
+	if report.Timed > 0 && !f.agentx.on() {
 		fallback = ""
 	}
 	a, err := f.load.axis(fallback, f.seed)
@@ -148,7 +159,7 @@ func (f *replayFlags) measure(ctx context.Context, m *measurement, a *axis, w *w
 		return err
 	}
 	for _, x := range a.values {
-		st, err := m.step(ctx, s, w, a.make(x), stepName(a, x))
+		st, err := m.step(ctx, s, f.agentx.apply(w, int(min(x, 1e6)), f.seed+uint64(len(m.steps))), a.make(x), stepName(a, x))
 		if st != nil && len(a.values) > 1 {
 			st.X, st.XName = x, a.name
 		}

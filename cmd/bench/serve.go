@@ -20,6 +20,7 @@ type serveFlags struct {
 	target   targetFlags
 	workload workloadFlags
 	load     loadFlags
+	agentx   agentxFlags
 	out      outFlags
 }
 
@@ -41,6 +42,7 @@ func serveCommand() *cobra.Command {
 	f.target.add(fs)
 	f.workload.add(fs)
 	f.load.add(fs)
+	f.agentx.add(fs)
 	f.out.add(fs)
 	return cmd
 }
@@ -50,7 +52,7 @@ func (f *serveFlags) run(ctx context.Context, log, out io.Writer, args []string)
 	if len(args) > 0 {
 		url = args[0]
 	}
-	a, err := f.load.axis("concurrency", f.workload.seed)
+	a, err := f.axis()
 	if err != nil {
 		return err
 	}
@@ -64,7 +66,25 @@ func (f *serveFlags) run(ctx context.Context, log, out io.Writer, args []string)
 		return err
 	}
 	m.grace = f.load.grace
-	return m.end(f.measure(ctx, m, a, w, url))
+	err = f.measure(ctx, m, a, w, url)
+	f.agentx.stamp(m, err != nil)
+	return m.end(err)
+}
+
+// axis is the load: what the flags say, else what goes with the workload or preset.
+func (f *serveFlags) axis() (*axis, error) {
+	f.workload.gridOK = true
+	known := f.workload.name == "c4" || f.workload.name == "agentic"
+	if err := f.agentx.begin(&f.target, &f.load, &f.out, rule{!known, "the workload is c4 or agentic, or a recorded one of bench replay"}); err != nil {
+		return nil, err
+	}
+	if f.agentx.on() {
+		return f.load.axis("trees", f.workload.seed)
+	}
+	if f.workload.defaults(&f.load) {
+		return byItself(f.workload.seed), nil
+	}
+	return f.load.axis("concurrency", f.workload.seed)
 }
 
 // measure runs warm-up and steps.
@@ -80,17 +100,44 @@ func (f *serveFlags) measure(ctx context.Context, m *measurement, a *axis, w *wo
 	if err := m.warm(ctx, s, w); err != nil {
 		return err
 	}
+	shapes, err := f.workload.shapes()
+	if err != nil {
+		return err
+	}
+	if f.load.bisect && len(shapes) > 1 {
+		return errors.New("--bisect: the grid has several shapes; take one with --workload random")
+	}
+	for _, sh := range shapes {
+		if err := f.steps(ctx, m, a, s, sh); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// steps runs all loads with prompts of one shape.
+func (f *serveFlags) steps(ctx context.Context, m *measurement, a *axis, s *server, sh shape) error {
+	f.workload.isl, f.workload.osl = sh.in, sh.out
+	asked := f.workload.requests
 	next := func(x float64) (*result.Step, error) {
+		if sh.name != "" {
+			f.workload.requests = max(asked, gridPerSlot*int(min(x, 1e6)))
+		}
 		w, err := f.workload.make(len(m.steps))
 		if err != nil {
 			return nil, err
 		}
-		st, err := m.step(ctx, s, w, a.make(x), stepName(a, x))
+		name := stepName(a, x)
+		if sh.name != "" {
+			name = sh.name + ", " + name
+		}
+		st, err := m.step(ctx, s, f.agentx.apply(w, int(min(x, 1e6)), w.Seed), a.make(x), name)
 		if st != nil && (len(a.values) > 1 || f.load.bisect) {
 			st.X, st.XName = x, a.name
 		}
 		return st, err
 	}
+	defer func() { f.workload.requests = asked }()
 	if f.load.bisect {
 		return f.load.search(m, a, next)
 	}

@@ -70,7 +70,7 @@ func (f *simFlags) run(ctx context.Context, log, out io.Writer) error {
 	if f.load.bisect || f.load.stopSaturated {
 		return errors.New("--bisect and --stop-saturated are for bench serve")
 	}
-	a, err := f.load.axis("sessions", f.workload.seed)
+	a, err := f.axis()
 	if err != nil {
 		return err
 	}
@@ -95,6 +95,14 @@ func (f *simFlags) run(ctx context.Context, log, out io.Writer) error {
 	return m.end(err)
 }
 
+// axis is the load: what the flags say, else what goes with the workload.
+func (f *simFlags) axis() (*axis, error) {
+	if f.workload.defaults(&f.load) {
+		return byItself(f.workload.seed), nil
+	}
+	return f.load.axis("sessions", f.workload.seed)
+}
+
 // step simulates one load.
 func (f *simFlags) step(ctx context.Context, m *measurement, a *axis, x float64, log io.Writer) error {
 	w, err := f.workload.make(len(m.steps))
@@ -108,7 +116,7 @@ func (f *simFlags) step(ctx context.Context, m *measurement, a *axis, x float64,
 	}
 	cfg.Workload, cfg.Warmup, cfg.Measure = w, f.warmup, cmp.Or(o.Duration, simulated)
 	o.Duration = cfg.Warmup + cfg.Measure
-	o.Recycle = true
+	o.Recycle = o.Mode != schedule.Fixed
 	cfg.Load = o
 	if len(m.steps) == 0 {
 		m.describe(w, words(&o))

@@ -42,12 +42,19 @@ type workloadFlags struct {
 	systems                   int
 	shareParent               bool
 	conversations             int
+
+	given  func(flag string) bool // whether the command line has it
+	gridOK bool                   // the command goes through shapes
 }
 
 // workloadNames are the generated workloads. Recorded ones are for bench replay.
-var workloadNames = []string{"random", "shared-prefix", "multi-turn", "agentic", "c4"}
+var workloadNames = []string{
+	"random", gridName, "shared-prefix", "multi-turn", "agentic", "c4",
+	"pathology-one-sided", "pathology-pinned-groups", "pathology-head-of-line", "pathology-aborts",
+}
 
 func (f *workloadFlags) add(fs *pflag.FlagSet) {
+	f.given = fs.Changed
 	fs.StringVarP(&f.name, "workload", "w", "random", "what to send: "+strings.Join(workloadNames, ", "))
 	fs.IntVarP(&f.requests, "requests", "n", 100, "random: how many requests (of each step)")
 	fs.Uint64Var(&f.seed, "seed", 1, "of lengths, content and times")
@@ -76,8 +83,11 @@ func (f *workloadFlags) make(step int) (*workload.Workload, error) {
 	if f.requests < 1 || f.conversations < 1 || f.groups < 1 || f.perGroup < 1 {
 		return nil, fmt.Errorf("--requests, --conversations, --groups and --per-group must be at least 1")
 	}
+	if f.name == gridName && !f.gridOK {
+		return nil, fmt.Errorf("--workload %s: is for bench serve", gridName)
+	}
 	switch f.name {
-	case "random":
+	case "random", gridName:
 		return workload.Random(workload.RandomOptions{Requests: f.requests, Input: f.isl.Dist, Output: f.osl.Dist, Prefix: f.prefix, Seed: seed}), nil
 	case "shared-prefix":
 		return workload.SharedPrefix(workload.SharedPrefixOptions{
@@ -96,6 +106,9 @@ func (f *workloadFlags) make(step int) (*workload.Workload, error) {
 		return workload.Agentic(o), nil
 	case "c4":
 		return workload.Agentic(workload.C4(f.conversations, seed)), nil
+	}
+	if p, ok := pathologies[f.name]; ok {
+		return p.make(f, seed), nil
 	}
 	return nil, fmt.Errorf("--workload %q: want one of %s", f.name, strings.Join(workloadNames, ", "))
 }

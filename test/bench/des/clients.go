@@ -100,6 +100,10 @@ func (c *clients) send(d schedule.Send) {
 		c.awaited++
 	}
 	j.done = func() { c.ended(j, d) }
+	j.rec.warm = r.Warm && d.Play == 0
+	if r.Leave > 0 {
+		s.after(r.Leave, j.cancel)
+	}
 	if s.cfg.Cancel > 0 && float64(workload.Mix(s.cfg.Seed, uint64(d.Seq))>>11)/(1<<53) < s.cfg.Cancel {
 		s.after(s.cfg.CancelAfter, j.cancel)
 	}

@@ -34,6 +34,7 @@ type Record struct {
 	GenWhy       string
 
 	inside bool // sent in the measured time
+	warm   bool // not measured
 }
 
 // TTFT is the time from sending to the first token.

@@ -36,6 +36,9 @@ type Result struct {
 // add takes a request that has ended. Closed loops count what ends in the
 // measured time, open ones what was sent in it.
 func (r *Result) add(s *Sim, rec *Record) {
+	if rec.warm {
+		return
+	}
 	if s.cfg.open() {
 		if rec.inside {
 			r.Records = append(r.Records, *rec)

@@ -35,12 +35,9 @@ func oneSided() *Experiment {
 			g.Router = router.Config{Type: kind}
 			return des.Config{
 				Seed: seed, Ctx: g, Net: network(), Frontends: 1, NoIDs: true,
-				Workload: workload.MultiTurn(workload.MultiTurnOptions{
-					Conversations: 112, Turns: workload.Fixed(4), First: workload.LogNormal(2000, 0.5), Next: workload.LogNormal(300, 0.5),
-					Output: workload.Fixed(40), Think: workload.Exponential(2), Prefixes: []workload.PrefixBucket{{Weight: 1, Count: 1, Tokens: 1500}}, Seed: seed,
-				}),
-				Load:    schedule.Options{Mode: schedule.Rate, Rate: 1, Seed: seed},
-				Measure: o.time(3 * time.Minute),
+				Workload: workload.OneSided(seed),
+				Load:     schedule.Options{Mode: schedule.Rate, Rate: 1, Seed: seed},
+				Measure:  o.time(3 * time.Minute),
 			}
 		}
 	}
@@ -82,29 +79,14 @@ func pinnedGroup() *Experiment {
 				g.Ranks, g.ADP.Conversations, g.ADP.KVCacheAware = 4, false, true
 				return des.Config{
 					Seed: seed, Ctx: g, Net: network(), Frontends: 1, NoIDs: true, Measure: o.time(2 * time.Minute),
-					Workload: workload.SharedPrefix(workload.SharedPrefixOptions{
-						Groups: 2, PerGroup: 100, System: workload.Fixed(1024), Question: workload.Fixed(200), Output: workload.Fixed(100), Seed: seed,
-					}),
-					Load: schedule.Options{Mode: schedule.Concurrency, Concurrency: 16, Seed: seed},
+					Workload: workload.PinnedGroups(seed),
+					Load:     schedule.Options{Mode: schedule.Concurrency, Concurrency: 16, Seed: seed},
 				}
 			}}}
 		},
 		metrics: []metric{used, meanTTFT, reuse},
 		checks:  []check{within("all ranks are used", name, "ranks_used", 4, 4)},
 	}
-}
-
-// burst is 18 prompts of 24000 tokens and 11 of 2000 within 191 ms.
-func burst(seed uint64) *workload.Workload {
-	w := &workload.Workload{Name: "burst", Seed: seed}
-	for i := range 29 {
-		r := workload.Request{ID: fmt.Sprint("r", i), Arrival: time.Second + time.Duration(i)*191*time.Millisecond/29, Input: 24000, Output: 20}
-		if workload.Mix(seed, uint64(i))%29 < 11 {
-			r.Input = 2000
-		}
-		w.Requests = append(w.Requests, r)
-	}
-	return w
 }
 
 func headOfLine() *Experiment {
@@ -126,7 +108,7 @@ func headOfLine() *Experiment {
 			g := dense(executor.Ctx, 1, 8)
 			g.Core.Chunking, g.Core.Blocks = chunking, 20000
 			return des.Config{
-				Seed: seed, Ctx: g, Ideal: des.Ideal{Step: 10 * time.Millisecond}, Net: network(), Frontends: 1, Workload: burst(seed),
+				Seed: seed, Ctx: g, Ideal: des.Ideal{Step: 10 * time.Millisecond}, Net: network(), Frontends: 1, Workload: workload.HeadOfLine(24000, 2000, seed),
 				Load: schedule.Options{Mode: schedule.Fixed, Seed: seed}, Measure: time.Minute,
 			}
 		}
@@ -163,19 +145,9 @@ func aborts() *Experiment {
 		Setup: "4 rounds of 300 prompts of 2000 tokens whose clients leave after 2 s, over a slow link; then one request",
 		arms: func(Options) []arm {
 			return []arm{{name: name, config: func(seed uint64) des.Config {
-				w := &workload.Workload{Name: "aborts", Seed: seed}
-				for round := range 4 {
-					for i := range 300 {
-						w.Requests = append(w.Requests, workload.Request{
-							ID: fmt.Sprintf("a%d.%d", round, i), Arrival: time.Second + time.Duration(round)*8*time.Second + time.Duration(i)*time.Millisecond,
-							Input: 2000, Output: 50,
-						})
-					}
-				}
-				w.Requests = append(w.Requests, workload.Request{ID: "probe", Arrival: 41 * time.Second, Input: 2000, Output: 2})
 				cfg := des.Config{
-					Seed: seed, Ctx: dense(executor.Ctx, 1, 8), Gen: dense(executor.Gen, 1, 8), Net: network(), Frontends: 1, Workload: w,
-					Load: schedule.Options{Mode: schedule.Fixed, Seed: seed}, Measure: 60 * time.Second, Cancel: 1, CancelAfter: 2 * time.Second,
+					Seed: seed, Ctx: dense(executor.Ctx, 1, 8), Gen: dense(executor.Gen, 1, 8), Net: network(), Frontends: 1, Workload: workload.Aborts(2000, seed),
+					Load: schedule.Options{Mode: schedule.Fixed, Seed: seed}, Measure: 60 * time.Second,
 				}
 				cfg.Net.Bandwidth, cfg.Ctx.Core.Blocks = 4e9, 40000
 				return cfg

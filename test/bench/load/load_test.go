@@ -380,3 +380,19 @@ func FuzzStream(f *testing.F) {
 		}
 	})
 }
+
+func TestClientsThatLeaveAndTurnsThatAreNotMeasured(t *testing.T) {
+	w := random(2)
+	w.Requests[0].Leave = 10 * time.Millisecond
+	w.Requests[1].Warm = true
+	slow := &stub.Server{TTFT: time.Hour}
+	o := options(t, serve(t, slow), Chat, &workload.Workload{Requests: w.Requests[:1]}, schedule.Options{Mode: schedule.Concurrency, Concurrency: 1})
+	if r := mustRun(t, o); len(r) != 1 || r[0].Outcome != result.Cancelled || r[0].Phase != result.Measured {
+		t.Errorf("%+v", r[0])
+	}
+	o = options(t, serve(t, &stub.Server{}), Chat, &workload.Workload{Requests: w.Requests[1:]}, schedule.Options{Mode: schedule.Concurrency, Concurrency: 1, Recycle: true, Requests: 2})
+	r := mustRun(t, o)
+	if len(r) != 2 || r[0].Phase != result.Warmup || r[1].Phase != result.Measured {
+		t.Errorf("phases %s and %s", r[0].Phase, r[1].Phase)
+	}
+}

@@ -263,6 +263,9 @@ func (r *run) start(d schedule.Send) {
 			delete(r.turns, k)
 		}
 	}
+	if q.Warm && d.Play == 0 {
+		rec.Phase = result.Warmup
+	}
 	r.o.Progress.Sent.Add(1)
 	r.o.Progress.Flying.Add(1)
 	go r.send(d, q, rec)
@@ -287,7 +290,14 @@ func (r *run) send(d schedule.Send, q *workload.Request, rec *result.Record) {
 	if err != nil {
 		rec.Outcome, rec.Error, rec.Send, rec.End = result.Failed, err.Error(), r.now(), r.now()
 	} else {
-		text := r.o.Client.Do(r.ctx, &out, r.now, rec, func() { r.o.Progress.Chunks.Add(1) })
+		ctx := r.ctx
+		if q.Leave > 0 {
+			var leave context.CancelFunc
+			ctx, leave = context.WithCancel(ctx)
+			defer time.AfterFunc(q.Leave, leave).Stop()
+			defer leave()
+		}
+		text := r.o.Client.Do(ctx, &out, r.now, rec, func() { r.o.Progress.Chunks.Add(1) })
 		if out.KeepText && rec.Outcome == result.OK {
 			r.replies.put(d.Unit, q.Reply, text)
 		}

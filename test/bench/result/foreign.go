@@ -126,5 +126,9 @@ func aiperf(run *Run, steps []Step) any {
 }
 
 func metadata(run *Run) map[string]any {
-	return map[string]any{"scenario": run.Workload.Name, "start_time": run.Started}
+	m := map[string]any{"scenario": run.Workload.Name, "start_time": run.Started}
+	if run.Scenario != "" {
+		m["scenario"], m["submission_valid"], m["submission_invalid_reasons"] = run.Scenario, len(run.Invalid) == 0, append([]string{}, run.Invalid...)
+	}
+	return m
 }

@@ -39,6 +39,10 @@ type Run struct {
 
 	Flags []string `json:"flags"`
 
+	// Scenario is a public benchmark whose rules were followed, empty = none; Invalid is why the run does not count for it.
+	Scenario string   `json:"scenario,omitempty"`
+	Invalid  []string `json:"submission_invalid_reasons,omitempty"`
+
 	// Text and Charts are what a command adds to the head of the report.
 	Text   string        `json:"-"`
 	Charts []*plot.Chart `json:"-"`

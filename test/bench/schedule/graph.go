@@ -19,6 +19,7 @@ type node struct {
 	place         int           // in its unit
 	root          bool          // it is in a root conversation
 	left          bool          // it is left out
+	early         bool          // it is left out when the workload is gone through for the first time
 }
 
 // unit is a set of requests that wait for nothing outside it: a request alone, a conversation, or a tree of them.
@@ -33,7 +34,7 @@ func newGraph(w *workload.Workload, o *Options) (*graph, error) {
 	sets := newSets(len(w.Requests))
 	for i := range w.Requests {
 		r, n := &w.Requests[i], &g.nodes[i]
-		n.root = r.Parent == ""
+		n.root, n.early = r.Parent == "", r.Early
 		n.after = r.After
 		n.wait = think(o, r.Delay+r.ToolWait)
 		prev, follows := turn[r.Conversation]

@@ -184,15 +184,39 @@ func (s *Schedule) begin(at time.Duration, slot bool) {
 	}
 	for i, r := range u.requests {
 		n := &s.graph.nodes[r]
-		if len(n.after) == 0 {
-			heap.Push(&s.ready, entry{at: at + n.wait, request: r, live: l})
+		waits := s.waits(l, n)
+		switch {
+		case l.skips(n):
+			if l.left--; n.root {
+				l.root--
+			}
+			continue
+		case waits == 0:
+			e := entry{at: at + n.wait, request: r, live: l}
+			if len(n.after) > 0 { // all that it waits for is left out
+				e.at = at
+			}
+			heap.Push(&s.ready, e)
 			continue
 		}
 		if l.waits == nil {
 			l.waits, l.since = make([]int, len(u.requests)), make([]time.Duration, len(u.requests))
 		}
-		l.waits[i] = len(n.after)
+		l.waits[i] = waits
 	}
+}
+
+// skips tells whether a request is left out in this play.
+func (l *live) skips(n *node) bool { return n.early && l.play == 0 }
+
+// waits is how many of those that a request waits for are sent in this play.
+func (s *Schedule) waits(l *live, n *node) (sent int) {
+	for _, a := range n.after {
+		if !l.skips(&s.graph.nodes[a]) {
+			sent++
+		}
+	}
+	return sent
 }
 
 func (s *Schedule) send(e entry) Send {
@@ -212,6 +236,9 @@ func (s *Schedule) Done(seq int, now time.Duration) {
 	l, n := f.live, &s.graph.nodes[f.request]
 	for _, r := range n.before {
 		m := &s.graph.nodes[r]
+		if l.skips(m) {
+			continue
+		}
 		l.waits[m.place]--
 		l.since[m.place] = max(l.since[m.place], now)
 		if l.waits[m.place] == 0 {

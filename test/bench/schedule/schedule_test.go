@@ -302,3 +302,24 @@ func check(t *rapid.T, w *workload.Workload, o Options, out []sent) {
 		}
 	}
 }
+
+// A conversation that is joined midway lacks its beginning the first time, and is whole the next.
+func TestEarlyRequestsAreSentFromTheSecondPlayOn(t *testing.T) {
+	w := talks(2, 4)
+	for _, i := range []int{0, 1} {
+		w.Requests[i].Early = true
+	}
+	for _, mode := range []Mode{Trees, Sessions} {
+		out := play(t, w, Options{Mode: mode, Concurrency: 1, Recycle: true, Requests: 14}, fixed(ms))
+		var got []int
+		for _, s := range out {
+			got = append(got, s.Request)
+		}
+		if want := []int{2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7}; !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: requests %v, want %v", mode, got, want)
+		}
+		if out[0].at != 0 {
+			t.Errorf("%s: the first turn that is left comes at %v", mode, out[0].at)
+		}
+	}
+}

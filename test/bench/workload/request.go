@@ -37,6 +37,11 @@ type Request struct {
 	Reply         uint64    // id of the segment that is this request's output in later prompts, 0 = none
 	Final         bool      // last of its conversation
 
+	// Early requests are left out when the workload is gone through for the first time, since their conversation is joined
+	// midway; the first that is sent of it is Warm, and not measured then.
+	Early, Warm bool
+	Leave       time.Duration // the client goes away so long after it sent this request, 0 = it stays
+
 	Model, LoRA string
 	Priority    *float64
 	Temperature *float64
