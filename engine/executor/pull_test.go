@@ -216,3 +216,47 @@ func TestOwnLeaseKeepsNobodyOutForEver(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestALongStepIsNoReasonToLetGo: while a step runs, however long, a gen leg without room renews the lease that it will fetch from.
+func TestALongStepIsNoReasonToLetGo(t *testing.T) {
+	cfg := testConfig(Mixed)
+	cfg.Blocks, cfg.BlockReuse, cfg.PartialReuse, cfg.MaxLeasedFraction = 7, false, false, 1
+	c, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	prompt := make([]int32, 60)
+	c.Submit(0, &request.Request{ID: 1, Kind: request.ContextOnly, TransferID: 5, Prompt: prompt, MaxTokens: 4, Sampling: request.DefaultSampling()}, nil)
+	c.Apply(0, Result{Sampled: make([]Sampled, len(c.Plan(0).Rows))})
+	o := c.Effects().Outputs
+	if len(o) != 1 || o[0].Handle == nil {
+		t.Fatalf("%+v", o)
+	}
+	c.Submit(0, &request.Request{ID: 3, Prompt: prompt[:10], MaxTokens: 1, Sampling: request.DefaultSampling()}, nil)
+	long := c.Plan(0)
+	r := &request.Request{ID: 2, Prompt: prompt, MaxTokens: 4, Sampling: request.DefaultSampling()}
+	gen(r)
+	c.Submit(0, r, o[0].Handle)
+	now, renewed := time.Duration(0), 0
+	for now < 4*cfg.Lease {
+		var ok bool
+		if now, ok = c.NextDeadline(); !ok || c.Plan(now) != nil {
+			t.Fatalf("it waits for nothing: %v", !ok)
+		}
+		e := c.Effects()
+		if len(e.Outputs)+len(e.Pulls) > 0 {
+			t.Fatalf("at %v: %+v", now, e)
+		}
+		for _, h := range e.KeepAlives {
+			renewed++
+			c.KeepAlive(now, transfer.KeepAlive{ID: h.ID, Epoch: h.Epoch})
+		}
+	}
+	if renewed < 10 {
+		t.Errorf("%d renewals in four leases", renewed)
+	}
+	c.Apply(now, Result{Sampled: make([]Sampled, len(long.Rows))})
+	if err := c.Check(); err != nil {
+		t.Error(err)
+	}
+}

@@ -71,7 +71,7 @@ func TestBorrowersAreAdmittedAsPrefills(t *testing.T) {
 	}
 }
 
-// TestAnyArrivals proves for random loads: budgets hold, chunks end on block
+// TestAnyArrivals proves for random loads and budgets: these hold, chunks end on block
 // ends, the oldest running request always advances, no pause happens under
 // GUARANTEED_NO_EVICT, nothing is admitted in a step with a pause, and all
 // requests end.
@@ -123,7 +123,12 @@ func step(t *rapid.T, s *Scheduler, budget map[*Seq]int) {
 	if len(s.running.list) > 0 {
 		oldest = s.running.list[0]
 	}
-	p := s.Schedule(Limits{MaxTokens: s.cfg.MaxNumTokens, MaxBatch: s.cfg.MaxBatch})
+	lim := Limits{MaxTokens: s.cfg.MaxNumTokens, MaxBatch: s.cfg.MaxBatch}
+	if rapid.IntRange(0, 3).Draw(t, "smaller") == 0 { // as after a failed step
+		lim.MaxBatch = rapid.IntRange(1, lim.MaxBatch).Draw(t, "requests of the step")
+		lim.MaxTokens = rapid.IntRange(lim.MaxBatch+s.cfg.BlockTokens, lim.MaxTokens).Draw(t, "rows of the step")
+	}
+	p := s.Schedule(lim)
 	if len(p.Rows) == 0 && s.Waiting()+s.Running() > 0 {
 		t.Fatal("ER-5: nothing runs")
 	}
@@ -155,7 +160,7 @@ func step(t *rapid.T, s *Scheduler, budget map[*Seq]int) {
 			s.blocks.Release(q.Table)
 		}
 	}
-	if !seen || rows > s.cfg.MaxNumTokens || len(p.Rows) > s.cfg.MaxBatch {
+	if !seen || rows > lim.MaxTokens || len(p.Rows) > lim.MaxBatch {
 		t.Fatalf("oldest advanced %v, %d rows, %d requests", seen, rows, len(p.Rows))
 	}
 }
