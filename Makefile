@@ -11,7 +11,7 @@ CLIENTS := $(CURDIR)/.cache/clients
 ARGS    ?=
 
 # SOAK and FUZZTIME are durations; ARGS goes to `frontend up`, MODEL names another model.
-.PHONY: run build model clients test test-go test-race test-invariants test-e2e test-sanitize test-arm64 fuzz check tools format generate bench bench-engine bench-cpu bench-frontend bench-clients bench-live soak clean
+.PHONY: run build model clients test test-go test-race test-invariants test-e2e test-sanitize test-arm64 fuzz check tools format generate bench bench-engine bench-cpu bench-server bench-frontend bench-clients bench-live soak clean
 
 # --- run -----------------------------------------------------------------------------------------
 
@@ -99,7 +99,7 @@ generate: tools ## protobuf code (needs protoc)
 
 # --- bench ---------------------------------------------------------------------------------------
 
-bench: bench-engine bench-frontend bench-clients bench-live ## all below but bench-cpu: run it on an idle machine
+bench: bench-engine bench-frontend bench-clients bench-live ## all below but bench-cpu and bench-server: run it on an idle machine
 
 bench-engine: build model ## prefill and decode beside llama.cpp, same file, same minute
 	@test/bench/run $(MODEL)
@@ -107,6 +107,11 @@ bench-engine: build model ## prefill and decode beside llama.cpp, same file, sam
 # About 20 minutes; parts of it: ARGS="-parts limits,kernels", ARGS="-models smollm2 -pairs 2".
 bench-cpu: build ## the CPU backend: limits, kernels, models beside llama.cpp; writes docs/performance-cpu.md
 	@python=$$(test/bench/peer) && $(GO) run ./test/bench/cpu -python "$$python" -o docs/performance-cpu.md $(ARGS)
+
+# About ten minutes, and ten more once to compile the peer; ARGS="-rows 'clients 8.'" is a part. PEER=portable is a peer in a
+# minute, but without AVX-512: for trying it out.
+bench-server: build model ## our server beside llama-server, 1, 8 and 32 clients; writes docs/performance-cpu.md
+	@server=$$(test/bench/llama-server $(PEER)) && $(GO) run ./test/bench/cpu -parts server -server "$$server" -o docs/performance-cpu.md $(ARGS)
 
 bench-clients: build ## whether bench serve agrees with aiperf and guidellm, and what a core of it carries
 	@test/bench/clients $(ARGS)

@@ -29,9 +29,10 @@ func compareCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "compare A B",
 		Short: "Measure two servers in turns under the same load, and say how they differ",
-		Long: "A and B are URLs of running servers, or NAME:MODEL to start one: tandem:MODEL (a mixed worker) or\n" +
-			"llama-cpp-python:MODEL (llama.cpp's server; test/bench/llama-server installs it). Both get the same requests, in\n" +
-			"slices, of which each side has one in turn; the pairs of slices are what the statistics count.",
+		Long: "A and B are URLs of running servers, or NAME:MODEL to start one: tandem:MODEL (a mixed worker), llama-server:MODEL\n" +
+			"(llama.cpp's) or llama-cpp-python:MODEL (its Python binding's). test/bench/llama-server and test/bench/llama-cpp-python\n" +
+			"install them. Both sides get the same requests, in slices, of which each has one in turn; the pairs of slices are what\n" +
+			"the statistics count.",
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return f.run(cmd.Context(), cmd.ErrOrStderr(), cmd.OutOrStdout(), args)
@@ -40,6 +41,8 @@ func compareCommand() *cobra.Command {
 	fs := cmd.Flags()
 	fs.IntVar(&f.slices, "slices", 6, "slices of each side; --requests and the like are of one slice")
 	fs.StringVar(&f.peers.python, "python", ".cache/peer/bin/python3", "Python with llama-cpp-python")
+	fs.StringVar(&f.peers.server, "llama-server", ".cache/llama-server/bin/llama-server", "program of llama-server")
+	fs.StringVar(&f.peers.serverArgs, "llama-args", "-np 32 -c 65536 -fa on -ctk q8_0 -ctv q8_0", "arguments of llama-server beside model, address and threads")
 	fs.IntVar(&f.peers.threads, "threads", 0, "compute threads of servers that are started, 0 = their own choice")
 	fs.DurationVar(&f.peers.wait, "start-timeout", 3*time.Minute, "how long a server may take to start")
 	f.target.add(fs)

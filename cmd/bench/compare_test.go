@@ -71,12 +71,18 @@ func TestCompareSendsBothTheSame(t *testing.T) {
 
 func TestCompareRefusesBadUse(t *testing.T) {
 	url := stubServer(t, &stub.Server{})
+	model := filepath.Join(t.TempDir(), "a.gguf")
+	if err := os.WriteFile(model, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for want, args := range map[string][]string{
-		"one load":         {url, url, "--rate", "1,2"},
-		"at least 1":       {url, url, "--slices", "0"},
-		"llama-cpp-python": {url, "llama-cpp-python:no/where.gguf"},
-		"tandem":           {"tandem:no/where.gguf", url},
-		"accepts 2":        {url},
+		"one load":            {url, url, "--rate", "1,2"},
+		"at least 1":          {url, url, "--slices", "0"},
+		"llama-cpp-python":    {url, "llama-cpp-python:no/where.gguf"},
+		"tandem":              {"tandem:no/where.gguf", url},
+		"with --llama-server": {url, "llama-server:" + model, "--llama-server", "no/such/program"},
+		"with --python":       {url, "llama-cpp-python:" + model, "--python", "no/such/python3"},
+		"accepts 2":           {url},
 	} {
 		if _, _, err := bench(append([]string{"compare"}, args...)...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v", args, err)

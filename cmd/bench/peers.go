@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,7 +14,6 @@ import (
 
 	"tandem/engine/hub"
 	"tandem/test/bench/cluster"
-	"tandem/test/bench/load"
 )
 
 // peer is a server that was started for a comparison.
@@ -27,14 +25,17 @@ type peer struct {
 // presets are servers that can be started by name, as NAME:MODEL.
 var presets = map[string]func(ctx context.Context, f *peerFlags, path string) (*peer, error){
 	"tandem":           startTandem,
-	"llama-cpp-python": startLlama,
+	"llama-server":     startLlamaServer,
+	"llama-cpp-python": startPython,
 }
 
 // peerFlags are what starting needs.
 type peerFlags struct {
-	python  string
-	threads int
-	wait    time.Duration
+	python     string // with llama-cpp-python
+	server     string // program llama-server
+	serverArgs string
+	threads    int
+	wait       time.Duration
 }
 
 // start returns the server that an argument names: one that is there, or one of the presets, which it starts.
@@ -86,32 +87,34 @@ func programs() (string, error) {
 	return filepath.Dir(self), nil
 }
 
-// startLlama starts llama.cpp's server of llama-cpp-python.
-func startLlama(ctx context.Context, f *peerFlags, path string) (*peer, error) {
+// startPython starts the server of llama-cpp-python.
+func startPython(ctx context.Context, f *peerFlags, path string) (*peer, error) {
 	if err := exec.CommandContext(ctx, f.python, "-c", "import llama_cpp.server.app").Run(); err != nil {
-		return nil, fmt.Errorf("%s cannot import llama_cpp.server (%w): install it with test/bench/llama-server, or name a Python that has llama-cpp-python[server] with --python", f.python, err)
+		return nil, fmt.Errorf("%s cannot import llama_cpp.server (%w): install it with test/bench/llama-cpp-python, or name a Python that has llama-cpp-python[server] with --python", f.python, err)
 	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	port := strconv.Itoa(ln.Addr().(*net.TCPAddr).Port)
-	if err := ln.Close(); err != nil {
-		return nil, err
-	}
-	args := []string{"-m", "llama_cpp.server", "--model", path, "--host", "127.0.0.1", "--port", port, "--n_ctx", "8192", "--interrupt_requests", "false"} // else a second request would cut the first one off
-	if f.threads > 0 {
-		args = append(args, "--n_threads", strconv.Itoa(f.threads), "--n_threads_batch", strconv.Itoa(f.threads))
-	}
-	started, err := cluster.Start(ctx, nil, f.python, args...)
-	if err != nil {
-		return nil, err
-	}
-	p := &peer{url: "http://127.0.0.1:" + port, process: started}
-	return p, started.Until(ctx, f.wait, func() bool {
-		_, err := (&load.Client{URL: p.url}).Models(ctx)
-		return err == nil
+	p, err := cluster.Foreign(ctx, f.wait, f.python, func(port string) []string {
+		args := []string{"-m", "llama_cpp.server", "--model", path, "--host", "127.0.0.1", "--port", port, "--n_ctx", "8192", "--interrupt_requests", "false"} // else a second request would cut the first one off
+		if f.threads > 0 {
+			args = append(args, "--n_threads", strconv.Itoa(f.threads), "--n_threads_batch", strconv.Itoa(f.threads))
+		}
+		return args
 	})
+	if err != nil {
+		return nil, err
+	}
+	return &peer{url: p.URL, process: p}, nil
+}
+
+// startLlamaServer starts llama.cpp's own server.
+func startLlamaServer(ctx context.Context, f *peerFlags, path string) (*peer, error) {
+	if _, err := exec.LookPath(f.server); err != nil {
+		return nil, fmt.Errorf("%w: install it with test/bench/llama-server, or name the program with --llama-server", err)
+	}
+	p, err := cluster.LlamaServer{Program: f.server, Model: path, Threads: f.threads, Args: strings.Fields(f.serverArgs), Wait: f.wait}.Start(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &peer{url: p.URL, process: p}, nil
 }
 
 // noEnd forbids the tokens that end an answer to a server that does not know ignore_eos.

@@ -1,9 +1,10 @@
 // Command cpu measures the CPU backend: what the machine can do, each kernel as a
-// share of that, and whole models beside llama.cpp on the same files, in
-// interleaved repetitions. With -o it writes the tables into a page.
+// share of that, and whole models and servers beside llama.cpp on the same files,
+// in interleaved repetitions. With -o it writes the tables into a page.
 //
 //	go run ./test/bench/cpu -parts limits,kernels
 //	go run ./test/bench/cpu -python VENV/bin/python3 -o docs/performance-cpu.md
+//	go run ./test/bench/cpu -parts server -server VENV/bin/llama-server
 package main
 
 import (
@@ -22,10 +23,10 @@ import (
 
 // options are the flags, and what parts have found out for later ones.
 type options struct {
-	python, script, dir, models, rows string
-	threads, pairs                    int
-	each                              time.Duration
-	limits                            cpu.Limits // of all threads, the best so far
+	python, script, server, bin, keys, dir, models, rows string
+	threads, pairs                                       int
+	each                                                 time.Duration
+	limits                                               cpu.Limits // of all threads, the best so far
 }
 
 // part is a section of the page.
@@ -35,21 +36,23 @@ type part struct {
 }
 
 // The limits come last: the parts before measure them, too, and the best counts.
-var parts = []part{{"kernels", kernels}, {"models", models}, {"limits", limits}}
+var parts = []part{{"kernels", kernels}, {"models", models}, {"limits", limits}, {"server", server}}
+
+// unlessAsked are the parts that run by themselves: the server's takes ten minutes and another peer.
+const unlessAsked = "kernels,models,limits"
 
 func main() {
 	var o options
-	var names []string
-	for _, p := range parts {
-		names = append(names, p.name)
-	}
-	only := flag.String("parts", strings.Join(names, ","), "what to measure")
+	only := flag.String("parts", unlessAsked, "what to measure: these, and server")
 	page := flag.String("o", "", "page whose tables are replaced, empty = print only")
 	flag.StringVar(&o.python, "python", "", "python3 with llama-cpp-python; empty = ours alone")
 	flag.StringVar(&o.script, "peer", "test/bench/local/peer.py", "the peer's program")
+	flag.StringVar(&o.server, "server", "", "server: program of llama-server; empty = ours alone")
+	flag.StringVar(&o.bin, "bin", "bin", "server: folder with our programs")
+	flag.StringVar(&o.keys, "keys", "{}", "server: JSON object with keys of our worker's configuration")
 	flag.StringVar(&o.dir, "dir", ".cache/shapes", "folder for files of random weights, up to 2.5 GB each")
-	flag.StringVar(&o.models, "models", "", "models whose name contains this, empty = all")
-	flag.StringVar(&o.rows, "rows", "", "rows of models whose name contains this, empty = all")
+	flag.StringVar(&o.models, "models", "", "models whose name contains this, empty = all; server: the default model")
+	flag.StringVar(&o.rows, "rows", "", "rows of models whose name contains this, empty = all; server: like \"clients 8.\"")
 	flag.IntVar(&o.threads, "threads", runtime.NumCPU(), "compute threads of both sides")
 	flag.IntVar(&o.pairs, "pairs", 5, "most repetitions of each row, at most 10")
 	flag.DurationVar(&o.each, "each", 10*time.Second, "time of a row, after which it gets no further repetition")
