@@ -53,7 +53,7 @@ func TestTiersGiveTheSame(t *testing.T) {
 				{name: "alone", alone: true},
 				{name: "host", change: below(400, ""), twice: true, happened: onboards},
 				{name: "host, overlap, chunks of 16, pauses", change: all(below(400, ""), chunk(16), squeeze, overlap), twice: true, happened: onboards},
-				{name: "host, split", change: below(400, ""), split: true, twice: true},
+				{name: "host, split", change: below(400, ""), split: true, twice: true, happened: onboards},
 				{name: "host, blocks of 8", change: all(block(8), below(800, "")), twice: true, happened: onboards},
 				{name: "split, blocks of 32 from 8", change: blocks(8, 32), split: true, twice: true},
 				{name: "split, blocks of 8 from 16", change: blocks(16, 8), split: true, twice: true},
