@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -342,4 +343,27 @@ func TestBadConfigsAreRefused(t *testing.T) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}
+}
+
+// Clusters of ten thousand ranks fit into memory: what a rank costs is its pool's books and little else.
+func TestWhatARankCosts(t *testing.T) {
+	const instances, ranks, most = 25, 8, 4 << 30 / 10_000
+	cfg := chats(6, 20)
+	cfg.Ctx = small(executor.Ctx, instances, ranks)
+	cfg.Ctx.Core.Blocks, cfg.Ctx.Core.PartialReuse = 1000, false // as Core has it
+	cfg.Gen, cfg.Ideal = Group{}, Ideal{Step: 5 * time.Millisecond}
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	s, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	each := (int64(after.HeapAlloc) - int64(before.HeapAlloc)) / (instances * ranks)
+	if t.Logf("%d bytes a rank of 1000 blocks", each); each > most {
+		t.Errorf("a rank takes %d bytes, at most %d are wanted", each, most)
+	}
+	runtime.KeepAlive(s)
 }

@@ -99,7 +99,7 @@ var ErrUnknown = errors.New("no such experiment or arm")
 
 // List returns all experiments in their order.
 func List() []*Experiment {
-	return slices.Concat(routing(), cluster(), guards(), []*Experiment{study()})
+	return slices.Concat(routing(), cluster(), guards(), sweeps(), []*Experiment{study()})
 }
 
 // Find returns the experiment of an id.
