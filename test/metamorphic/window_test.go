@@ -28,7 +28,7 @@ func TestWindowsAreAlwaysTheSame(t *testing.T) {
 	}
 	list = append(list,
 		variant{name: "host", change: below(400, ""), twice: true, happened: onboards},
-		variant{name: "host, split", change: below(400, ""), split: true, twice: true},
+		variant{name: "host, split", change: below(400, ""), split: true, twice: true, happened: onboards},
 	)
 	l := load{requests: 16, tokens: 30, prompt: 150, pool: 8192, tight: 320, vocab: 512}
 	for _, m := range []struct {
