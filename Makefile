@@ -106,7 +106,7 @@ bench-engine: build model ## prefill and decode beside llama.cpp, same file, sam
 
 # About 20 minutes; parts of it: ARGS="-parts limits,kernels", ARGS="-models smollm2 -pairs 2".
 bench-cpu: build ## the CPU backend: limits, kernels, models beside llama.cpp; writes docs/performance-cpu.md
-	@python=$$(test/bench/peer) && $(GO) run ./test/bench/cpu -python "$$python" -o docs/performance-cpu.md $(ARGS)
+	@python=$$(test/bench/peer) && ik=$$(test/bench/ik || true) && $(GO) run ./test/bench/cpu -python "$$python" -ik "$$ik" -o docs/performance-cpu.md $(ARGS)
 
 # About ten minutes, and ten more once to compile the peer; ARGS="-rows 'clients 8.'" is a part. PEER=portable is a peer in a
 # minute, but without AVX-512: for trying it out.

@@ -23,10 +23,10 @@ import (
 
 // options are the flags, and what parts have found out for later ones.
 type options struct {
-	python, script, server, bin, keys, dir, models, rows string
-	threads, pairs                                       int
-	each                                                 time.Duration
-	limits                                               cpu.Limits // of all threads, the best so far
+	python, ik, script, server, bin, keys, dir, models, rows string
+	threads, pairs                                           int
+	each                                                     time.Duration
+	limits                                                   cpu.Limits // of all threads, the best so far
 }
 
 // part is a section of the page.
@@ -46,6 +46,7 @@ func main() {
 	only := flag.String("parts", unlessAsked, "what to measure: these, and server")
 	page := flag.String("o", "", "page whose tables are replaced, empty = print only")
 	flag.StringVar(&o.python, "python", "", "python3 with llama-cpp-python; empty = ours alone")
+	flag.StringVar(&o.ik, "ik", "", "python3 with ik-llama-cpp-python; empty = without that peer")
 	flag.StringVar(&o.script, "peer", "test/bench/local/peer.py", "the peer's program")
 	flag.StringVar(&o.server, "server", "", "server: program of llama-server; empty = ours alone")
 	flag.StringVar(&o.bin, "bin", "bin", "server: folder with our programs")

@@ -58,7 +58,7 @@ type target struct {
 // sides are the programs that are compared on one file.
 type sides struct {
 	ours  *speed.Engine
-	peers []*speed.Peer // with and without flash attention; the better one counts
+	peers []*speed.Peer // with and without flash attention, and the fork; the best one counts
 }
 
 func (s *sides) close() {
@@ -71,7 +71,7 @@ func (s *sides) close() {
 }
 
 func models(o *options, out *bytes.Buffer) error {
-	fmt.Fprintf(out, "Tokens per second, medians; ratios are medians of those of interleaved pairs, with the least and the greatest.\n")
+	fmt.Fprintf(out, "Tokens per second, medians; ratios are medians of those of interleaved pairs, with the least and the greatest. The best peer counts, (ik) = the fork ik_llama.cpp.\n")
 	fmt.Fprintf(out, "\n| model | row | tandem | llama.cpp | ratio | must |\n|---|---|---|---|---|---|\n")
 	var shares string
 	for _, s := range subjects {
@@ -131,6 +131,14 @@ func (o *options) subject(s subject, out *bytes.Buffer) (string, error) {
 		}
 		all.peers = append(all.peers, p)
 	}
+	if o.ik != "" {
+		p, err := speed.StartPeer(o.ik, o.script, path, o.threads, "fa")
+		if err == nil {
+			all.peers = append(all.peers, p)
+		} else {
+			fmt.Fprintf(os.Stderr, "%s without ik_llama.cpp: %v\n", s, err)
+		}
+	}
 	rates := map[string]float64{}
 	for _, t := range s.rows() {
 		if !strings.Contains(t.String(), o.rows) {
@@ -160,16 +168,25 @@ func (o *options) compare(s subject, t target, all *sides, out *bytes.Buffer) (f
 		mine = append(mine, v)
 		for i, p := range all.peers {
 			v, err := p.Measure(t.Row)
+			if err != nil && p.Version == "ik" { // the last one, which some models are too much for
+				fmt.Fprintf(os.Stderr, "%s, %s and on without ik_llama.cpp: %v\n", s, t, err)
+				p.Close()
+				all.peers, theirs = all.peers[:i], theirs[:i]
+				break
+			}
 			if err != nil {
 				return 0, err
 			}
 			theirs[i] = append(theirs[i], v)
 		}
 	}
-	best := []float64(nil)
-	for _, list := range theirs {
+	best, name := []float64(nil), ""
+	for i, list := range theirs {
 		if best == nil || speed.Median(list) > speed.Median(best) {
-			best = list
+			best, name = list, ""
+			if all.peers[i].Version == "ik" {
+				name = " (ik)"
+			}
 		}
 	}
 	for i, v := range best {
@@ -177,7 +194,7 @@ func (o *options) compare(s subject, t target, all *sides, out *bytes.Buffer) (f
 	}
 	peer, ratio, must := "–", "–", "–"
 	if best != nil {
-		peer = fmt.Sprintf("%.1f", speed.Median(best))
+		peer = fmt.Sprintf("%.1f%s", speed.Median(best), name)
 		ratio = fmt.Sprintf("%.2f (%.2f–%.2f)", speed.Median(ratios), slices.Min(ratios), slices.Max(ratios))
 	}
 	if t.must > 0 {

@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"tandem/engine/hub"
@@ -92,12 +94,14 @@ func server(o *options, out *bytes.Buffer) error {
 	}
 	fmt.Fprintln(out)
 	fmt.Fprintf(out, "\n| model | prompts, tokens | clients | | tandem | llama-server | ratio | must |\n|---|---|---|---|---|---|---|---|\n")
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM) // servers end with it
+	defer cancel()
 	list, err := o.servedModels()
 	if err != nil {
 		return err
 	}
 	for _, path := range list {
-		if err := o.serve(path, out); err != nil {
+		if err := o.serve(ctx, path, out); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
 	}
@@ -135,8 +139,7 @@ func (o *options) servedModels() (list []string, err error) {
 }
 
 // serve measures one model.
-func (o *options) serve(path string, out *bytes.Buffer) error {
-	ctx := context.Background()
+func (o *options) serve(ctx context.Context, path string, out *bytes.Buffer) error {
 	var keys map[string]any
 	if err := json.Unmarshal([]byte(o.keys), &keys); err != nil {
 		return fmt.Errorf("-keys: %w: want a JSON object", err)

@@ -1,4 +1,5 @@
-"""Measures llama.cpp (through llama-cpp-python) on request of the benchmark program.
+"""Measures llama.cpp (through llama-cpp-python), or its fork ik_llama.cpp (through ik-llama-cpp-python) in a Python
+that has that one, on request of the benchmark program.
 
 Reads one command a line and answers one line, tokens per second:
     prefill TOKENS          one prompt, logits of its last token
@@ -8,13 +9,21 @@ import ctypes
 import sys
 import time
 
-import llama_cpp as L
+try:
+    import llama_cpp as L
+    lib, version = L, getattr(L, "__version__", "?")
+except ImportError:  # the fork's binding lacks some functions that its library has
+    import ik_llama_cpp._ctypes_api as L
+    lib, version = L._lib, "ik"
 
 path, threads, flash = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "fa"
-silent = L.llama_log_callback(lambda *_: None)  # must outlive the library's use of it
-L.llama_log_set(silent, ctypes.c_void_p(0))
+silent = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(lambda *_: None)  # must outlive the library's use of it
+lib.llama_log_set(silent, ctypes.c_void_p(0))
 L.llama_backend_init()
-model = L.llama_model_load_from_file(path.encode(), L.llama_model_default_params())
+how = L.llama_model_default_params()
+if hasattr(how, "repack_tensors"):
+    how.repack_tensors = True
+model = L.llama_model_load_from_file(path.encode(), how)
 vocab = L.llama_vocab_n_tokens(L.llama_model_get_vocab(model))
 
 
@@ -41,10 +50,19 @@ def feed(ctx, rows):
     start = time.perf_counter()
     if L.llama_decode(ctx, b) != 0:
         raise SystemExit("llama_decode failed")
-    L.llama_get_logits(ctx)
+    if rows[-1][3]:
+        L.llama_get_logits_ith(ctx, len(rows) - 1)
     took = time.perf_counter() - start
     L.llama_batch_free(b)
     return took
+
+
+def copy(ctx, seq):
+    """gives a sequence the cache of sequence 0"""
+    if hasattr(lib, "llama_get_memory"):
+        lib.llama_memory_seq_cp(lib.llama_get_memory(ctx), 0, seq, -1, -1)
+    else:
+        lib.llama_kv_cache_seq_cp(ctypes.c_void_p(ctx), 0, seq, -1, -1)
 
 
 def token(i):
@@ -72,7 +90,7 @@ def decode(batch, depth, steps):
         for at in range(0, depth, 512):
             feed(ctx, [(token(i), i, 0, False) for i in range(at, min(depth, at + 512))])
         for s in range(1, batch):
-            L.llama_memory_seq_cp(L.llama_get_memory(ctx), 0, s, -1, -1)
+            copy(ctx, s)
         # A step that is not measured: copies are made when a step needs them.
         feed(ctx, [(token(depth + s), depth, s, True) for s in range(batch)])
         depth += 1
@@ -84,7 +102,7 @@ def decode(batch, depth, steps):
 
 
 prefill(64)
-print("ready", getattr(L, "__version__", "?"), flush=True)
+print("ready", version, flush=True)
 for line in sys.stdin:
     cmd, *args = line.split()
     print("%.2f" % {"prefill": prefill, "decode": decode}[cmd](*map(int, args)), flush=True)
