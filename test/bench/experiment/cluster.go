@@ -91,8 +91,9 @@ func prefixRouting() *Experiment {
 			})
 			return des.Config{
 				Seed: seed, Ctx: g, Net: network(), Frontends: 1, Workload: w, NoIDs: true,
-				Load:   schedule.Options{Mode: schedule.Concurrency, Concurrency: 512, Seed: seed, Recycle: true, Duration: time.Hour},
-				Warmup: o.time(90 * time.Second), Measure: o.time(2 * time.Minute),
+				Load: schedule.Options{Mode: schedule.Concurrency, Concurrency: 512, Seed: seed, Recycle: true, Duration: time.Hour},
+				// All begin with empty caches and at once; it takes minutes until groups have found their workers.
+				Warmup: o.time(6 * time.Minute), Measure: o.time(2 * time.Minute),
 			}
 		}
 	}

@@ -13,7 +13,7 @@ import (
 func sweeps() []*Experiment { return []*Experiment{setUp(), eagerness()} }
 
 func setUp() *Experiment {
-	const plain, rates, fast, apart = "as e1", "uneven rates", "faster devices", "faster devices, sub-agents apart"
+	const plain, rates, fast, apart = "as e1", "uneven rates", "and faster devices", "and sub-agents apart"
 	config := func(o Options, set func(*des.Config, *workload.AgenticOptions)) func(uint64) des.Config {
 		return func(seed uint64) des.Config {
 			return agentCluster(o, seed, func(c *des.Config) {
@@ -24,14 +24,18 @@ func setUp() *Experiment {
 			})
 		}
 	}
-	faster := func(c *des.Config, _ *workload.AgenticOptions) { c.Ctx.Cost.CtxToken = 0.00045 }
+	uneven := func(_ *des.Config, w *workload.AgenticOptions) { w.Sigma = 1 }
+	faster := func(c *des.Config, w *workload.AgenticOptions) {
+		uneven(c, w)
+		c.Ctx.Cost.CtxToken = 0.00045
+	}
 	return &Experiment{
 		ID: "e1-setup", Title: "what round_robin's queue skew depends on", Source: "that of e1: queue skew 1.8 to 3.4 by instance",
-		Setup: "e1's cluster with round_robin; a deviation of turn rates of 1 instead of 0.8, prompt tokens in 0.85 of the time, sub-agents as conversations of their own",
+		Setup: "e1's cluster with round_robin; a deviation of turn rates of 1 instead of 0.8; also prompt tokens in 0.85 of the time; also sub-agents as conversations of their own",
 		arms: func(o Options) []arm {
 			return []arm{
 				{name: plain, config: config(o, func(*des.Config, *workload.AgenticOptions) {})},
-				{name: rates, config: config(o, func(_ *des.Config, w *workload.AgenticOptions) { w.Sigma = 1 })},
+				{name: rates, config: config(o, uneven)},
 				{name: fast, config: config(o, faster)},
 				{name: apart, config: config(o, func(c *des.Config, w *workload.AgenticOptions) {
 					faster(c, w)
