@@ -58,7 +58,7 @@ type target struct {
 // sides are the programs that are compared on one file.
 type sides struct {
 	ours  *speed.Engine
-	peers []*speed.Peer // with and without flash attention, and the fork; the best one counts
+	peers []*speed.Peer // llama.cpp with and without flash attention, whose better one counts, and the fork
 }
 
 func (s *sides) close() {
@@ -71,8 +71,8 @@ func (s *sides) close() {
 }
 
 func models(o *options, out *bytes.Buffer) error {
-	fmt.Fprintf(out, "Tokens per second, medians; ratios are medians of those of interleaved pairs, with the least and the greatest. The best peer counts, (ik) = the fork ik_llama.cpp.\n")
-	fmt.Fprintf(out, "\n| model | row | tandem | llama.cpp | ratio | must |\n|---|---|---|---|---|---|\n")
+	fmt.Fprintf(out, "Tokens per second, medians; ratios are medians of those of interleaved pairs, with the least and the greatest. The must is that beside llama.cpp.\n")
+	fmt.Fprintf(out, "\n| model | row | tandem | llama.cpp | ratio | ik_llama.cpp | ratio | must |\n|---|---|---|---|---|---|---|---|\n")
 	var shares string
 	for _, s := range subjects {
 		if !strings.Contains(s.String(), o.models) {
@@ -158,7 +158,7 @@ func (o *options) subject(s subject, out *bytes.Buffer) (string, error) {
 
 // compare measures one row in turns and returns our median.
 func (o *options) compare(s subject, t target, all *sides, out *bytes.Buffer) (float64, error) {
-	var mine, ratios []float64
+	var mine []float64
 	theirs := make([][]float64, len(all.peers))
 	for end, i := time.Now().Add(o.each), 0; i < o.pairs && (i == 0 || time.Now().Before(end)); i++ {
 		v, err := all.ours.Measure(t.Row)
@@ -180,28 +180,36 @@ func (o *options) compare(s subject, t target, all *sides, out *bytes.Buffer) (f
 			theirs[i] = append(theirs[i], v)
 		}
 	}
-	best, name := []float64(nil), ""
+	line := fmt.Sprintf("| %s | %s | %.1f (%.1f–%.1f) |", s, t, speed.Median(mine), slices.Min(mine), slices.Max(mine))
+	for _, ik := range []bool{false, true} {
+		line += beside(mine, all.peers, theirs, ik)
+	}
+	if t.must > 0 {
+		line += fmt.Sprintf(" %.2f |\n", t.must)
+	} else {
+		line += " – |\n"
+	}
+	out.WriteString(line)
+	fmt.Fprint(os.Stderr, line)
+	return speed.Median(mine), nil
+}
+
+// beside are two columns: the better of the peers of a kind, and how many times its speed ours is.
+func beside(mine []float64, peers []*speed.Peer, theirs [][]float64, ik bool) string {
+	var best []float64
 	for i, list := range theirs {
-		if best == nil || speed.Median(list) > speed.Median(best) {
-			best, name = list, ""
-			if all.peers[i].Version == "ik" {
-				name = " (ik)"
-			}
+		if (peers[i].Version == "ik") == ik && (best == nil || speed.Median(list) > speed.Median(best)) {
+			best = list
 		}
 	}
+	if len(best) == 0 {
+		return " – | – |"
+	}
+	var ratios []float64
 	for i, v := range best {
 		ratios = append(ratios, mine[i]/v)
 	}
-	peer, ratio, must := "–", "–", "–"
-	if best != nil {
-		peer = fmt.Sprintf("%.1f%s", speed.Median(best), name)
-		ratio = fmt.Sprintf("%.2f (%.2f–%.2f)", speed.Median(ratios), slices.Min(ratios), slices.Max(ratios))
-	}
-	if t.must > 0 {
-		must = fmt.Sprintf("%.2f", t.must)
-	}
-	fmt.Fprintf(out, "| %s | %s | %.1f (%.1f–%.1f) | %s | %s | %s |\n", s, t, speed.Median(mine), slices.Min(mine), slices.Max(mine), peer, ratio, must)
-	return speed.Median(mine), nil
+	return fmt.Sprintf(" %.1f | %.2f (%.2f–%.2f) |", speed.Median(best), speed.Median(ratios), slices.Min(ratios), slices.Max(ratios))
 }
 
 // shares measures what needs no peer.
