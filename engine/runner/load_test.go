@@ -2,6 +2,7 @@ package runner
 
 import (
 	"log/slog"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -87,6 +88,16 @@ func TestPoolFitsTheMachine(t *testing.T) {
 		err := checkPool(kv, c.tokens, 1, c.total)
 		if (err == nil) != (c.want == "") || err != nil && !strings.HasPrefix(err.Error(), c.want) {
 			t.Errorf("%d blocks of %d: %v", c.blocks, c.total, err)
+		}
+	}
+}
+
+func TestPoolOfTheMostTokens(t *testing.T) {
+	core := executor.DefaultConfig()
+	core.BlockTokens = 8
+	for _, c := range []struct{ tokens, want int }{{1, 1}, {8, 1}, {9, 2}, {math.MaxInt, 1 << 60}} {
+		if got := poolBlocks(core, tensor.KVShape{}, c.tokens, 0); got != c.want {
+			t.Errorf("%d tokens take %d blocks, want %d", c.tokens, got, c.want)
 		}
 	}
 }

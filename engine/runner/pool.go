@@ -41,7 +41,7 @@ func GraphSizes(most int) (sizes []int) {
 // tokens if given, else what max_batch_size sequences of full length need, at
 // most share bytes unless that is 0.
 func poolBlocks(core executor.Config, kv tensor.KVShape, tokens int, share int64) int {
-	blocks := func(n int) int { return (n + core.BlockTokens - 1) / core.BlockTokens }
+	blocks := func(n int) int { return (n-1)/core.BlockTokens + 1 }
 	if tokens > 0 {
 		return blocks(tokens)
 	}

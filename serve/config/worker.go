@@ -158,6 +158,9 @@ type Transceiver struct {
 // CPU larger chunks are hardly faster.
 const cpuPrefillMixed = 512
 
+// maxBatch is more than any worker runs, and little enough to make lists of.
+const maxBatch = 1 << 20
+
 // DefaultWorker returns the documented defaults of a worker on a CPU without a
 // cache_transceiver_config.
 func DefaultWorker() Worker {
@@ -308,7 +311,7 @@ func (w Worker) Validate() error {
 	oneOf("backend", w.Backend, "auto", "cpu", "cuda")
 	oneOf("tool_parser", w.ToolParser, toolParsers()...)
 	oneOf("reasoning_parser", w.ReasoningParser, reasoningParsers()...)
-	bad(w.MaxBatchSize < 1, "max_batch_size: %d must be at least 1", w.MaxBatchSize)
+	bad(w.MaxBatchSize < 1 || w.MaxBatchSize > maxBatch, "max_batch_size: %d must be 1 to %d", w.MaxBatchSize, maxBatch)
 	bad(w.MaxNumTokens < w.KVCache.TokensPerBlock+1, "max_num_tokens: %d must be more than tokens_per_block (%d)", w.MaxNumTokens, w.KVCache.TokensPerBlock)
 	bad(w.MaxSeqLen < 0 || w.MaxSeqLen == 1, "max_seq_len: %d must be at least 2, or 0 for the model's own", w.MaxSeqLen)
 	bad(w.StallThreshold <= 0, "stall_threshold_sec: %g must be above 0", w.StallThreshold)

@@ -35,7 +35,8 @@ func TestWorkerBadConfig(t *testing.T) {
 	for _, tc := range []struct{ yaml, says string }{
 		{"max_batch_sise: 4", `unknown key "max_batch_sise"; the nearest known key is "max_batch_size"`},
 		{"kv_cache_config: {tokens_per_blok: 8}", `kv_cache_config.tokens_per_blok`},
-		{"max_batch_size: 0", "max_batch_size: 0 must be at least 1"},
+		{"max_batch_size: 0", "max_batch_size: 0 must be 1 to 1048576"},
+		{"max_batch_size: 9223372036854775807", "max_batch_size: 9223372036854775807 must be 1 to 1048576"},
 		{"max_batch_size: many", "max_batch_size"},
 		{"trust_internal_network: 'true'", "true or false without quotes"},
 		{"max_num_tokens: 8", "max_num_tokens: 8 must be more than tokens_per_block"},
