@@ -21,10 +21,14 @@ const scanners = 16
 func (s *Store) list() (Found, error) {
 	var paths []string
 	err := filepath.WalkDir(s.folder, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() && (strings.HasSuffix(path, suffix) || strings.HasSuffix(path, unfinished)) {
-			paths = append(paths, path)
+		if err != nil || !strings.HasSuffix(path, suffix) && !strings.HasSuffix(path, unfinished) {
+			return err
 		}
-		return err
+		paths = append(paths, path)
+		if d.IsDir() {
+			return fs.SkipDir
+		}
+		return nil
 	})
 	if err != nil {
 		return Found{}, err
@@ -65,15 +69,11 @@ func (s *Store) list() (Found, error) {
 
 // inspect judges a file by its name, size and header.
 func (s *Store) inspect(path string) (h header, used time.Time, err error) {
-	f, err := os.Open(path)
+	f, info, err := openFile(path)
 	if err != nil {
 		return h, used, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return h, used, err
-	}
 	h, err = s.header(f)
 	if err == nil && (path != s.path(h.Hash) || info.Size() != FileBytes(s.cfg.Identity, s.cfg.BlockBytes)) {
 		err = fmt.Errorf("%w: %d bytes under another's name", ErrCorrupt, info.Size())

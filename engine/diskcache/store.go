@@ -161,7 +161,7 @@ func writeFile(path string, parts ...[]byte) error {
 // trouble. After an error the block holds anything.
 func (s *Store) Read(h blockhash.Hash, block []byte) error {
 	path := s.path(h)
-	f, err := os.Open(path)
+	f, _, err := openFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
@@ -184,6 +184,23 @@ func (s *Store) Read(h blockhash.Hash, block []byte) error {
 	now := time.Now()
 	_ = os.Chtimes(path, now, now) // the order of use outlives the process, if it can
 	return nil
+}
+
+// openFile opens a file to read it. What is no file, and might never answer, is ErrCorrupt.
+func openFile(path string) (*os.File, fs.FileInfo, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // else a pipe waits for a writer
+	if err != nil {
+		return nil, nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%w: it is no file", ErrCorrupt)
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, nil, err
+	}
+	return f, info, nil
 }
 
 // Remove erases the file of h, if there is one.

@@ -3,10 +3,12 @@ package diskcache
 import (
 	"bytes"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -140,6 +142,37 @@ func TestDamageIsFound(t *testing.T) {
 		}
 		if found.Bad != bad || len(found.Entries) != left {
 			t.Errorf("%s: %+v", tc.name, found)
+		}
+	}
+}
+
+func TestWhatIsNoFileIsErased(t *testing.T) {
+	dir, buf := t.TempDir(), make([]byte, 100)
+	s, _ := open(t, dir, "model", 100)
+	for name, put := range map[string]func(path string) error{
+		"pipe":      func(path string) error { return syscall.Mkfifo(path, 0o600) },
+		"directory": func(path string) error { return os.Mkdir(path, 0o700) },
+		"device":    func(path string) error { return os.Symlink(os.DevNull, path) },
+	} {
+		write(t, s, 1, 100) // makes the folder
+		path := s.path(entry(1).Hash)
+		for _, at := range []string{path, path + unfinished} {
+			_ = os.Remove(path)
+			if err := put(at); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Read(entry(1).Hash, buf); !errors.Is(err, ErrCorrupt) {
+				t.Errorf("%s: read: %v", name, err)
+			}
+			s.Close()
+			var found Found
+			s, found = open(t, dir, "model", 100)
+			if len(found.Entries) > 0 || found.Bad != 1 {
+				t.Errorf("%s: %+v", name, found)
+			}
+			if _, err := os.Lstat(at); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("%s: still there: %v", name, err)
+			}
 		}
 	}
 }
