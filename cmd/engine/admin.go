@@ -39,6 +39,7 @@ func (p *process) startAdmin() (adminServer, error) {
 	for _, page := range []string{"requests", "blocks", "flight"} {
 		mux.HandleFunc("GET /debug/"+page, p.debugPage)
 	}
+	mux.HandleFunc("POST /reset_prefix_cache", p.debugPage)
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 	go func() { _ = srv.Serve(ln) }()
 	return adminServer{addr: "http://" + ln.Addr().String(), srv: srv}, nil

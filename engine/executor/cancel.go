@@ -99,11 +99,10 @@ func (c *Core) patience() time.Duration {
 
 // ResetCache forgets all reusable K and V, for example after new weights were
 // loaded. Requests that run keep theirs, but share nothing of it any more; loans
-// end. No
-// step may be in flight.
+// end. While steps are on their way it waits for them: Plan gives no other before.
 func (c *Core) ResetCache() {
-	if c.flights.n > 0 {
-		panic("executor: ResetCache while a step runs")
+	if c.resets = c.flights.n > 0; c.resets {
+		return
 	}
 	c.kv.Reset()
 	if c.ledger != nil {

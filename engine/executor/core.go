@@ -41,6 +41,7 @@ type Core struct {
 	closing  int // closed, not retired
 
 	flights flights
+	resets  bool                      // the cache, when no step runs any more
 	lasts   int                       // sequences whose last token is being sampled
 	applied time.Duration             // when the last step was
 	roots   map[string]blockhash.Hash // by salt

@@ -17,7 +17,10 @@ func (c *Core) Plan(now time.Duration) *Batch {
 	}
 	c.expire(now)
 	c.kv.NextPending()
-	for c.fatal == nil && c.ahead() {
+	if c.resets {
+		c.ResetCache()
+	}
+	for c.fatal == nil && !c.resets && c.ahead() {
 		p := c.sch.Schedule(c.limits())
 		c.carryOut(p)
 		if len(p.Rows) > 0 {

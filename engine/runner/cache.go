@@ -9,6 +9,9 @@ import (
 // snapshotAsk asks a rank for its index.
 type snapshotAsk struct{ reply chan []executor.CacheEvent }
 
+// resetAsk asks a rank to forget what can be reused.
+type resetAsk struct{ done chan struct{} }
+
 // CacheEvents returns the records of the ranks' indexes of reusable blocks, by
 // rank. It is empty when none are kept, and when some of the ranks are in other
 // processes: an instance tells of all its blocks or of none.
@@ -36,4 +39,27 @@ func (e *Engine) CacheSnapshot(ctx context.Context, rank int) ([]executor.CacheE
 	case <-e.done:
 		return nil, ErrStopped
 	}
+}
+
+// ResetCache lets the ranks of this process forget all K and V that could be
+// reused, in every tier. What is submitted afterwards finds nothing of it; what runs
+// goes on. It returns how many ranks did: none in a process that keeps no books, as
+// those of a tensor-parallel group but the first.
+func (e *Engine) ResetCache(ctx context.Context) (ranks int, err error) {
+	for _, r := range e.ranks {
+		if r.core == nil {
+			continue
+		}
+		ask := resetAsk{done: make(chan struct{})}
+		e.TransferEvent(r.id, ask)
+		select {
+		case <-ask.done:
+			ranks++
+		case <-ctx.Done():
+			return ranks, context.Cause(ctx)
+		case <-e.done:
+			return ranks, ErrStopped
+		}
+	}
+	return ranks, nil
 }

@@ -46,7 +46,16 @@ func TestCacheEventsOfAnEngine(t *testing.T) {
 		events[0].Blocks[0] != first.Wire() || events[0].Blocks[1] != second.Wire() {
 		t.Errorf("events %+v", events)
 	}
+	if n, err := e.ResetCache(t.Context()); n != 1 || err != nil {
+		t.Errorf("%d ranks reset, %v", n, err)
+	}
+	if events, _, _, _ = logs[0].Read(snap[0].ID+2, 100); len(events) != 1 || events[0].Kind != executor.CacheCleared {
+		t.Errorf("events of a reset: %+v", events)
+	}
 	stop(t, e, died)
+	if _, err := e.ResetCache(t.Context()); !errors.Is(err, ErrStopped) {
+		t.Errorf("reset of a stopped engine: %v", err)
+	}
 	if _, err := e.CacheSnapshot(t.Context(), 0); !errors.Is(err, ErrStopped) {
 		t.Errorf("snapshot of a stopped engine: %v", err)
 	}

@@ -117,6 +117,9 @@ func (r *rank) hear(now time.Duration) {
 			}
 		case snapshotAsk:
 			m.reply <- r.core.CacheSnapshot()
+		case resetAsk:
+			r.core.ResetCache()
+			close(m.done)
 		default:
 			panic(fmt.Sprintf("runner: unknown transfer event %T", ev))
 		}

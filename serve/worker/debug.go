@@ -24,8 +24,11 @@ const debugWait = 250 * time.Millisecond
 // maxHolders bounds the requests in /debug/blocks.
 const maxHolders = 50
 
+// resetWait is how long the ranks may take to hear of a reset: a step, at most.
+const resetWait = 30 * time.Second
+
 // Debug returns the handler of GET /debug/requests, /debug/blocks and
-// /debug/flight.
+// /debug/flight, and of POST /reset_prefix_cache.
 func (s *Server) Debug() http.Handler {
 	mux := http.NewServeMux()
 	page := func(path string, body func(*Backend, *http.Request) any) {
@@ -38,7 +41,26 @@ func (s *Server) Debug() http.Handler {
 	page("/debug/requests", s.debugRequests)
 	page("/debug/blocks", s.debugBlocks)
 	page("/debug/flight", s.debugFlight)
+	mux.HandleFunc("POST /reset_prefix_cache", s.resetCache)
 	return mux
+}
+
+func (s *Server) resetCache(w http.ResponseWriter, r *http.Request) {
+	b := s.needBackend(w)
+	if b == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), resetWait)
+	defer cancel()
+	n, err := b.Engine.ResetCache(ctx)
+	switch {
+	case err != nil:
+		openai.WriteError(w, openai.NewError(http.StatusServiceUnavailable, "engine_busy", "%d ranks have reset their caches, then: %v", n, err))
+	case n == 0:
+		openai.WriteError(w, openai.NewError(http.StatusConflict, "not_here", "this process keeps no cache of its own: ask that of rank 0"))
+	default:
+		writeJSON(w, map[string]int{"ranks": n})
+	}
 }
 
 func viewsOf(b *Backend, r *http.Request) []runner.View {

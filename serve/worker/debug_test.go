@@ -81,6 +81,25 @@ func TestDebugPages(t *testing.T) {
 	}
 }
 
+func TestResetPrefixCache(t *testing.T) {
+	for _, c := range []struct {
+		ranks int
+		err   error
+		code  int
+		text  string
+	}{{2, nil, 200, `{"ranks":2}`}, {0, nil, 409, "rank 0"}, {1, runner.ErrStopped, 503, "1 ranks have reset"}} {
+		e := newEngine(executor.Mixed, "")
+		e.resets, e.resetErr = c.ranks, c.err
+		s := New(Config{})
+		s.Attach(Backend{Engine: e, Tokenizer: byteTokenizer(t)})
+		rec := httptest.NewRecorder()
+		s.Debug().ServeHTTP(rec, httptest.NewRequest(http.MethodPost, "/reset_prefix_cache", http.NoBody))
+		if rec.Code != c.code || !strings.Contains(rec.Body.String(), c.text) {
+			t.Errorf("%+v: %d %s", c, rec.Code, rec.Body)
+		}
+	}
+}
+
 // TestDebugKnowsRequestsWhileTheyRun: what is told of a request goes with it.
 func TestDebugKnowsRequestsWhileTheyRun(t *testing.T) {
 	e := newEngine(executor.Mixed, "hello")

@@ -25,6 +25,8 @@ type Engine interface {
 	// Views tells what the ranks of this process have, for debugging. It waits for
 	// fresh figures until ctx ends at most.
 	Views(ctx context.Context) []runner.View
+	// ResetCache forgets what can be reused, and returns of how many ranks.
+	ResetCache(ctx context.Context) (ranks int, err error)
 	Info() runner.Info
 }
 

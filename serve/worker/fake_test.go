@@ -71,6 +71,8 @@ type fakeEngine struct {
 	health    runner.Health
 	route     *runner.Route // nil: not placed
 	views     []runner.View
+	resets    int                // ranks that ResetCache tells of
+	resetErr  error              // and its error
 	ranks     []runner.RankStats // of Stats, which are their sum
 	abort     executor.AbortState
 
@@ -97,6 +99,10 @@ func (e *fakeEngine) Stats(time.Duration) runner.Stats {
 
 // Views implements Engine.
 func (e *fakeEngine) Views(context.Context) []runner.View { return e.views }
+
+func (e *fakeEngine) ResetCache(context.Context) (int, error) {
+	return e.resets, e.resetErr
+}
 
 func (e *fakeEngine) Abort(ctx context.Context, id int64) (executor.AbortState, error) {
 	if e.busy {

@@ -352,19 +352,22 @@ func TestScenario10Isolation(t *testing.T) {
 }
 
 func TestResetCacheSharesNothingOld(t *testing.T) {
-	w := worker(t, config(16, 64))
-	w.Submit(0, full(0, prompt(0, 40), 60), nil)
-	for range 10 {
-		if _, err := w.Step(0); err != nil {
-			t.Fatal(err)
+	for _, how := range []Overlap{InTurn, Eager, Lazy} { // with overlap a step runs, which is waited for
+		w := worker(t, config(16, 64))
+		w.Overlap = how
+		w.Submit(0, full(0, prompt(0, 40), 60), nil)
+		for range 10 {
+			if _, err := w.Step(0); err != nil {
+				t.Fatal(err)
+			}
 		}
+		w.Core.ResetCache()
+		w.Submit(0, full(1, prompt(0, 40), 4), nil)
+		mustRun(t, w)
+		verify(t, w)
+		expect(t, "cached", w.Tracks[1].Usage.CachedTokens, 0)
+		expect(t, "indexed after", w.Core.Stats().BlocksReusable, 2) // of the second request only
 	}
-	w.Core.ResetCache()
-	w.Submit(0, full(1, prompt(0, 40), 4), nil)
-	mustRun(t, w)
-	verify(t, w)
-	expect(t, "cached", w.Tracks[1].Usage.CachedTokens, 0)
-	expect(t, "indexed after", w.Core.Stats().BlocksReusable, 2) // of the second request only
 }
 
 func TestScenario11EvictionOrder(t *testing.T) {

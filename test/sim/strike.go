@@ -101,10 +101,7 @@ func (s *Storm) strike() error {
 		s.at(s.Net.Stuck, func() {})
 	}
 	if hit(f.Reset, &s.Log.Resets) {
-		w := oneOf(rng, s.Ctx, s.Gen)
-		if err := w.Land(s.Now); err != nil {
-			return err
-		}
+		w := oneOf(rng, s.Ctx, s.Gen) // whose step may run
 		w.Core.ResetCache()
 		w.flush()
 	}
