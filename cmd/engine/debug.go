@@ -57,7 +57,11 @@ func debugPage[T any](f *debugFlags, name, path, short string, show func(io.Writ
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
 			defer cancel()
-			data, err := fetchDebug(ctx, strings.TrimSuffix(f.url, "/"), path)
+			url := strings.TrimSuffix(f.url, "/")
+			if !strings.Contains(url, "://") {
+				url = "http://" + url
+			}
+			data, err := fetchDebug(ctx, url, path)
 			if err != nil {
 				return err
 			}

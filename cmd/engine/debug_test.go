@@ -58,7 +58,7 @@ func TestDebugPrintsTables(t *testing.T) {
 		{[]string{"flight", "--last", "1"}, []string{"running"}, "ok"},
 		{[]string{"blocks", "--json"}, []string{`"tokens_per_block":16`}, "SHARE"},
 	} {
-		for _, url := range []string{admin.URL, public.URL + "/"} {
+		for _, url := range []string{admin.URL, public.URL + "/", strings.TrimPrefix(admin.URL, "http://")} {
 			got, err := runDebug(t, append(c.args, "--url", url)...)
 			if err != nil {
 				t.Fatalf("%v: %v", c.args, err)

@@ -217,7 +217,11 @@ func fits(val any, to reflect.Type) error {
 
 // flattenDecodeError makes one line of mapstructure's list.
 func flattenDecodeError(err error) error {
-	return errors.New(strings.TrimPrefix(oneLine(err), "decoding failed due to the following error(s): "))
+	_, text, found := strings.Cut(err.Error(), "following error(s):")
+	if !found {
+		text = err.Error()
+	}
+	return errors.New(strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' }), "; ")) // one a line
 }
 
 func oneLine(err error) string {

@@ -236,6 +236,9 @@ func LoadWorker(role executor.Role, src Source) (Worker, []string, error) {
 	if role == executor.Gen {
 		warnings = append(warnings, w.roomForPrefill()...)
 	}
+	if kv := &w.KVCache; !kv.EnableBlockReuse && (kv.HostCacheSize > 0 || kv.DiskCacheDir != "") {
+		warnings = append(warnings, "kv_cache_config: host_cache_size and disk_cache_dir have no effect without enable_block_reuse")
+	}
 	return w, append(warnings, w.rankWarnings(adp)...), nil
 }
 

@@ -47,6 +47,7 @@ func TestAttentionDPWithoutEffect(t *testing.T) {
 		{"attention_dp_config: {}", off},
 		{"tensor_parallel_size: 2\nattention_dp_config: {timeout_iters: 50}", off},
 		{"{tensor_parallel_size: 2, enable_attention_dp: true, attention_dp_config: {enable_balance: true, timeout_iters: 9}}", ""},
+		{"kv_cache_config: {enable_block_reuse: false, host_cache_size: 9999999}", "kv_cache_config: host_cache_size and disk_cache_dir have no effect without enable_block_reuse"},
 		{"{tensor_parallel_size: 2, enable_attention_dp: true, attention_dp_config: {timeout_iters: 9}}", "attention_dp_config.timeout_iters has no effect without attention_dp_config.enable_balance"},
 		{
 			"{tensor_parallel_size: 2, enable_attention_dp: true, attention_dp_config: {kv_cache_routing_new_conv_placement: least_work}}",

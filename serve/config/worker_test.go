@@ -59,6 +59,7 @@ func TestWorkerBadConfig(t *testing.T) {
 		},
 		{"attention_dp_config: {dense_mlp: both}", `attention_dp_config.dense_mlp: "both" is not one of local, split`},
 		{"attention_dp_config: true", "attention_dp_config: expected a mapping"},
+		{"{threads: many, max_batch_size: some}", `got some; 'threads' expected a whole number`},
 		{"backend: tpu", `backend: "tpu" is not one of auto, cpu, cuda`},
 		{"tool_parser: xml", `tool_parser: "xml" is not one of auto, none, hermes, llama3_json, mistral, qwen3_coder`},
 		{"reasoning_parser: loud", `reasoning_parser: "loud" is not one of auto, deepseek-r1, none, qwen3`},
