@@ -157,11 +157,7 @@ func (m *Manager) Moved(number uint64, r Result) (mv Move, lost int32) {
 	lost = -1
 	switch j.Kind {
 	case Offload:
-		if slot, ok := t.host.find(j.Hash); ok && slot == j.Slot && r != Done {
-			t.host.unindex(slot)
-			m.changed(j.Hash, Host)
-		}
-		t.host.done(j.Slot)
+		m.offloaded(&j, r)
 	case Onboard:
 		t.host.done(j.Slot)
 		lost = m.arrived(&j, r)
@@ -204,7 +200,22 @@ func (m *Manager) loaded(j *job, r Result) {
 	t.disk.done(j.file)
 }
 
-// spilled makes the disk the place of what the host had, if it still has it.
+// offloaded lets content be written to a file when it has come to the host, and
+// forgets it if it has not.
+func (m *Manager) offloaded(j *job, r Result) {
+	t := m.tiers
+	b := &t.host.blocks[j.Slot]
+	b.ref--
+	if b.indexed && b.key == j.Job && r != Done { // else the slot has other content since
+		t.host.drop(j.Slot)
+		m.changed(j.Hash, Host)
+	}
+	if _, filed := t.disk.find(b.hash); t.disk != nil && b.indexed && b.ref == 0 && !filed {
+		t.host.setUnfiled(j.Slot, true)
+	}
+}
+
+// spilled enters a file. One that could not be written is tried again.
 func (m *Manager) spilled(j *job, r Result) {
 	t := m.tiers
 	t.spilling--
@@ -222,9 +233,8 @@ func (m *Manager) spilled(j *job, r Result) {
 		}
 	}
 	t.disk.done(j.file)
-	if slot, ok := t.host.find(j.Hash); ok && slot == j.Slot && current && r == Done {
-		t.host.unindex(slot)
-		m.lostFromHost(j.Hash)
+	if slot, ok := t.host.find(j.Hash); ok && slot == j.Slot && current && r != Done {
+		t.host.setUnfiled(slot, true)
 	}
 	t.host.done(j.Slot)
 }

@@ -21,11 +21,11 @@ func (m *Manager) checkTiers() error {
 		}
 		return nil
 	}
-	host, disk, spilling, bringing := map[int32]int32{}, map[int32]int32{}, 0, 0
+	host, disk, coming, spilling, bringing := map[int32]int32{}, map[int32]int32{}, map[int32]int32{}, 0, 0
 	for _, j := range t.jobs {
 		switch j.Kind {
 		case Offload:
-			host[j.Slot]++
+			coming[j.Slot]++
 		case Onboard:
 			host[j.Slot]++
 			bringing++
@@ -46,14 +46,15 @@ func (m *Manager) checkTiers() error {
 			return fmt.Errorf("kvcache: HO-4: %x is on the device and in the host", h)
 		}
 	}
-	if err := t.host.check("host", host); err != nil || t.disk == nil {
+	if err := t.host.check("host", host, coming); err != nil || t.disk == nil {
 		return err
 	}
-	return t.disk.check("disk", disk)
+	return t.disk.check("disk", disk, nil)
 }
 
-// check proves the books of one tier. held counts the moves of each slot.
-func (s *shelf) check(name string, held map[int32]int32) error {
+// check proves the books of one tier. held counts the moves of each slot but
+// Offloads, coming those.
+func (s *shelf) check(name string, held, coming map[int32]int32) error {
 	place, err := s.checkLists()
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
@@ -63,10 +64,13 @@ func (s *shelf) check(name string, held map[int32]int32) error {
 		b, id := &s.blocks[i], int32(i)
 		free := place[i] > 0
 		switch {
-		case b.copies != held[id] || free != (b.copies == 0):
+		case b.copies != held[id] || !free && b.copies == 0 || b.list == listEmpty && b.copies > 0:
 			return fmt.Errorf("kvcache: INV-2: %s slot %d: in a list %v with %d holds of %d moves", name, i, free, b.copies, held[id])
 		case free && b.indexed != (b.list != listEmpty):
 			return fmt.Errorf("kvcache: INV-2: %s slot %d: indexed %v in list %d", name, i, b.indexed, b.list)
+		}
+		if b.ref != coming[id] || b.unfiled && (!b.indexed || b.ref > 0) {
+			return fmt.Errorf("kvcache: HO-3: %s slot %d: indexed %v, to be filed %v, %d of %d contents are coming", name, i, b.indexed, b.unfiled, b.ref, coming[id])
 		}
 		if !b.indexed {
 			continue

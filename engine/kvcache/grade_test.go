@@ -130,6 +130,7 @@ func TestRetention(t *testing.T) {
 func TestRetentionFollowsContent(t *testing.T) {
 	m, x := tierPool(t, 4, 4, Tiers{HostBlocks: 16, DiskBlocks: 16, MinPriority: 30}), newMemory(4, 16)
 	root := blockhash.Root("m0", "", "")
+	m.SuspendDisk() // or it would have files at once
 	a, _ := prefill(t, m, x, root, seqTokens(0, 16))
 	m.Release(a.table)
 	m.Retain(a.hashes[3], 80, 10)
@@ -164,6 +165,8 @@ func TestRetentionFollowsContent(t *testing.T) {
 	}
 	m.Retain(a.hashes[1], 80, 30)
 	m.Release(back.table)
+	m.ResumeDisk()
+	x.settle(m)
 	said := map[blockhash.Hash]uint8{}
 	for _, mv := range m.Remains() {
 		said[mv.Hash] = mv.Priority

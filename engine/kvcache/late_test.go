@@ -38,7 +38,7 @@ func TestSpillThatEndsAfterAReset(t *testing.T) {
 	}
 }
 
-// TestOffloadThatFailsAfterAnother of the same content: only its own slot is lost.
+// TestOffloadThatFailsAfterAnother to the same slot: what is there since is not lost.
 func TestOffloadThatFailsAfterAnother(t *testing.T) {
 	m, x := tierPool(t, 1, 4, Tiers{HostBlocks: 4, MinPriority: 30}), newMemory(1, 4)
 	root := blockhash.Root("m0", "", "")
@@ -49,7 +49,7 @@ func TestOffloadThatFailsAfterAnother(t *testing.T) {
 	m.Commit(u.table[0], root, a, seqTokens(0, 4)) // computed once more: it leaves the host
 	m.Release(u.table)
 	single(t, m, x, root, seqTokens(200, 4))
-	if last := x.queue[len(x.queue)-1]; first.Hash != a || last.Hash != a || last.Slot == first.Slot || m.Level(a) != Host {
+	if last := x.queue[len(x.queue)-1]; first.Hash != a || last.Hash != a || last.Slot != first.Slot || m.Level(a) != Host {
 		t.Fatalf("%+v are not what is to be tested", x.queue)
 	}
 	x.step(m, 0, Failed)
@@ -67,11 +67,12 @@ func TestDemotedContentIsNotFiled(t *testing.T) {
 	root := blockhash.Root("m0", "", "")
 	a := single(t, m, x, root, seqTokens(0, 4))
 	b := single(t, m, x, root, seqTokens(100, 4))
-	x.settle(m)
 	if m.Level(a) != Host || !m.Demote(a) {
 		t.Fatalf("level %d", m.Level(a))
 	}
-	single(t, m, x, root, seqTokens(200, 4)) // b needs the last slot
+	x.settle(m)
+	single(t, m, x, root, seqTokens(200, 4))
+	single(t, m, x, root, seqTokens(300, 4)) // the host has no slot left
 	x.settle(m)
 	check(t, m)
 	filed := slices.ContainsFunc(x.orders, func(mv Move) bool { return mv.Kind == Spill && mv.Hash == a })

@@ -28,6 +28,7 @@ type block struct {
 	indexed  bool  // hash is valid and index[hash] is this block
 	twin     bool  // holds the same content as the indexed block of hash
 	inbound  bool  // its content is on its way from a lower tier
+	unfiled  bool  // of a slot of the host: it waits for being written to a file
 	priority uint8 // in force: its own, or that of what builds on it
 	worth
 	end    int32 // 1-based place among the ends of own priorities, 0 = none
@@ -36,7 +37,7 @@ type block struct {
 	next   int32
 	hash   blockhash.Hash
 	parent blockhash.Hash
-	key    uint64 // of the partial chain
+	key    uint64 // of the partial chain; in the host the Offload that brought the content
 }
 
 // worth is how much content matters by itself.

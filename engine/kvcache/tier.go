@@ -6,8 +6,8 @@ import "tandem/engine/blockhash"
 type Level uint8
 
 // The levels. Content is in the device's blocks or in the host's slots, never in
-// both. A file may be kept while the content is above as well; it is told of by
-// its highest place only.
+// both. A file is kept while the content is above as well; it is told of by its
+// highest place only.
 const (
 	Device Level = iota
 	Host
@@ -30,7 +30,7 @@ type MoveKind uint8
 const (
 	Offload  MoveKind = iota // a device block to a host slot
 	Onboard                  // a host slot to a device block
-	Spill                    // a host slot to a file
+	Spill                    // a host slot to a file; the slot keeps it
 	Load                     // a file to a device block
 	Erase                    // the file goes
 	EraseAll                 // all files go
@@ -61,6 +61,9 @@ type job struct {
 
 // maxSpills bounds the files that are being written at a time.
 const maxSpills = 16
+
+// maxSpared bounds how many blocks an eviction passes over.
+const maxSpared = 64
 
 // tiers is the state of what is below the device.
 type tiers struct {
@@ -191,7 +194,7 @@ func (m *Manager) Restore(files []File) {
 		if _, ok := t.disk.find(f.Hash); ok {
 			continue
 		}
-		slot, ok := m.fileRoom(f.Priority)
+		slot, ok := m.fileRoom(f.Priority, f.Parent)
 		if !ok {
 			t.order(job{Move: Move{Kind: Erase, Hash: f.Hash}})
 			continue
@@ -227,6 +230,7 @@ func (m *Manager) offload(id int32, w worth) {
 	if t == nil || b.priority < t.MinPriority {
 		return
 	}
+	m.spareHeads(b.priority)
 	slot, lost, dropped, ok := t.host.room(b.priority)
 	if dropped {
 		m.lostFromHost(lost)
@@ -235,9 +239,34 @@ func (m *Manager) offload(id int32, w worth) {
 		return
 	}
 	t.host.put(slot, b.parent, b.hash, w)
+	t.host.done(slot)
 	t.stats.Offloaded++
 	t.order(job{Move: Move{Kind: Offload, Block: id, Slot: slot, Hash: b.hash, Parent: b.parent}, epoch: m.epoch})
-	m.spillAhead()
+	to := &t.host.blocks[slot]
+	to.ref++
+	to.key = t.last
+}
+
+// spareHeads lets the host keep what has no file yet and files build on, which would
+// be of no use without: it becomes the newest, and something else goes if there is any.
+func (m *Manager) spareHeads(p uint8) {
+	t := m.tiers
+	if t.disk == nil || t.host.spare() > 0 {
+		return
+	}
+	for range maxSpared {
+		slot, ok := t.host.victim(p)
+		if !ok {
+			return
+		}
+		b := &t.host.blocks[slot]
+		_, filed := t.disk.find(b.hash)
+		if filed || t.disk.kids.first(b.hash) < 0 && t.host.kids.first(b.hash) < 0 { // a kid here is being written
+			return
+		}
+		t.host.rank(slot, b.priority)
+		t.host.raiseAncestors(b.parent, b.priority, true)
+	}
 }
 
 // lostFromHost tells that content had to leave the host.
@@ -248,37 +277,50 @@ func (m *Manager) lostFromHost(h blockhash.Hash) {
 	m.changed(h, Host)
 }
 
-// spillAhead keeps some of the host's slots empty by sending what matters least
-// there to the disk, so that an eviction of the device never waits for a file.
+// spillAhead writes what the host has and no file holds, as fast as the disk can,
+// so that what the host gives up later costs neither a wait nor the content. Half
+// of the slots stay free of moves, for what is evicted meanwhile.
 func (m *Manager) spillAhead() {
 	t := m.tiers
 	if t.disk == nil || t.off {
 		return
 	}
-	low := max(1, t.host.limit/8)
-	for t.host.spare()+t.spilling < low && t.spilling < maxSpills && t.host.lists.count > t.host.lists.empty() {
-		slot := t.host.lists.least()
-		b := &t.host.blocks[slot]
-		_, filed := t.disk.find(b.hash)
-		if filed || b.priority < t.MinPriority {
-			h := b.hash
-			t.host.drop(slot)
-			m.lostFromHost(h)
-			continue
-		}
-		file, ok := m.fileRoom(b.priority)
-		if !ok {
+	for t.spilling < min(maxSpills, max(1, t.host.limit/2)) {
+		slot := t.host.nextUnfiled()
+		if slot < 0 {
 			return
 		}
-		t.host.hold(slot)
-		t.spilling++
-		t.order(job{Move: Move{Kind: Spill, Slot: slot, Hash: b.hash, Parent: b.parent, Priority: b.lasting()}, worth: b.worth, file: file, epoch: m.epoch})
+		t.host.setUnfiled(slot, false)
+		m.spill(slot)
 	}
 }
 
-// fileRoom takes a slot on disk, and erases the file that is there.
-func (m *Manager) fileRoom(p uint8) (int32, bool) {
+// spill orders a file, unless there is one or nothing on the disk matters less. It
+// is not tried again while the content stays, lest two write in turn over each other.
+func (m *Manager) spill(slot int32) {
 	t := m.tiers
+	b := &t.host.blocks[slot]
+	if _, filed := t.disk.find(b.hash); filed || b.priority < t.MinPriority {
+		return
+	}
+	file, ok := m.fileRoom(b.priority, b.parent)
+	if !ok {
+		return
+	}
+	t.host.pin(slot)
+	t.spilling++
+	t.order(job{Move: Move{Kind: Spill, Slot: slot, Hash: b.hash, Parent: b.parent, Priority: b.lasting()}, worth: b.worth, file: file, epoch: m.epoch})
+}
+
+// fileRoom takes a slot on disk for content that follows parent, and erases the file
+// that is there. What the content builds on stays: without it the file is of no use.
+func (m *Manager) fileRoom(p uint8, parent blockhash.Hash) (int32, bool) {
+	t := m.tiers
+	if t.disk.spare() == 0 {
+		if old, ok := t.disk.victim(p); ok && m.buildsOn(parent, t.disk.blocks[old].hash) {
+			return -1, false
+		}
+	}
 	slot, lost, dropped, ok := t.disk.room(p)
 	if dropped {
 		t.stats.DiskEvicted++
@@ -288,6 +330,22 @@ func (m *Manager) fileRoom(p uint8) (int32, bool) {
 		}
 	}
 	return slot, ok
+}
+
+// buildsOn reports whether the chain that ends in h has x, as far as it is here.
+func (m *Manager) buildsOn(h, x blockhash.Hash) bool {
+	for h != x {
+		if slot, ok := m.tiers.host.find(h); ok {
+			h = m.tiers.host.blocks[slot].parent
+		} else if slot, ok := m.tiers.disk.find(h); ok {
+			h = m.tiers.disk.blocks[slot].parent
+		} else if id, ok := m.index[h]; ok {
+			h = m.blocks[id].parent
+		} else {
+			return false
+		}
+	}
+	return true
 }
 
 // changed tells readers of events where the content of h is now that was at a level.
