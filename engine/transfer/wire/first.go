@@ -55,15 +55,15 @@ func (ss *session) fin() {
 
 // attachFirst asks every rank for a transfer that none may have yet.
 func (ss *session) attachFirst(m transfer.Attach, layers int) error {
+	ranks := ss.srv.all()
 	ss.mu.Lock()
 	if ss.phase != phaseOpen {
 		ss.mu.Unlock()
 		return errSecondAttach
 	}
-	ss.phase, ss.id, ss.layers, ss.asked = phaseAttached, m.ID, layers, ss.srv.all()
-	asked := ss.asked
+	ss.phase, ss.id, ss.layers, ss.asked = phaseAttached, m.ID, layers, ranks
 	ss.mu.Unlock()
-	for _, t := range asked {
+	for _, t := range ranks {
 		t.inbox(m)
 	}
 	return nil

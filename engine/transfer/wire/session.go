@@ -45,7 +45,7 @@ type session struct {
 
 	reading sync.Mutex
 
-	mu     sync.Mutex
+	mu     sync.Mutex // behind the server's, which nobody takes who has this one
 	phase  phase
 	rank   *Transport   // from ATTACH on; if that is generation-first, once one has the transfer
 	asked  []*Transport // until then: those that were asked
