@@ -104,9 +104,6 @@ func (c *clients) send(d schedule.Send) {
 	if r.Leave > 0 {
 		s.after(r.Leave, j.cancel)
 	}
-	if s.cfg.Cancel > 0 && float64(workload.Mix(s.cfg.Seed, uint64(d.Seq))>>11)/(1<<53) < s.cfg.Cancel {
-		s.after(s.cfg.CancelAfter, j.cancel)
-	}
 	j.start()
 }
 

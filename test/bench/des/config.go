@@ -36,10 +36,7 @@ type Config struct {
 	Heat    time.Duration
 	Measure time.Duration // after it
 	Faults  []Fault
-	// Cancel is the part of requests whose client goes away CancelAfter its start.
-	Cancel      float64
-	CancelAfter time.Duration
-	NoIDs       bool // clients send no conversation ids
+	NoIDs   bool // clients send no conversation ids
 	// ForceRank is a wrapper around the worker that names a rank of its own for
 	// every request, in turn, as a hint.
 	ForceRank bool

@@ -82,7 +82,11 @@ func TestSameConfigSameRun(t *testing.T) {
 func TestConservation(t *testing.T) {
 	cfg := chats(3, 80)
 	cfg.Load.Requests, cfg.Measure = 2500, 2*time.Minute
-	cfg.Cancel, cfg.CancelAfter = 0.1, 15*time.Millisecond
+	for i := range cfg.Workload.Requests {
+		if workload.Mix(cfg.Seed, uint64(i))%10 == 0 {
+			cfg.Workload.Requests[i].Leave = 15 * time.Millisecond
+		}
+	}
 	cfg.Faults = []Fault{
 		{Kind: Kill, Instance: 1, At: 2 * time.Second, For: time.Second},
 		{Kind: SlowRank, Instance: 0, Rank: 2, At: 3 * time.Second, For: time.Second, Factor: 4},
