@@ -192,6 +192,16 @@ func TestDemoteSparesWhatIsRetained(t *testing.T) {
 	check(t, m)
 }
 
+// passTime ends what is over some time later.
+func passTime(t *rapid.T, m *Manager, now time.Duration) time.Duration {
+	now += time.Duration(rapid.IntRange(0, 4).Draw(t, "passed"))
+	m.Expire(now)
+	if err := m.overdue(now); err != nil {
+		t.Fatal(err)
+	}
+	return now
+}
+
 // retainAny sets the priority of some content, which may be gone.
 func retainAny(t *rapid.T, m *Manager, users []*user, now time.Duration) {
 	if len(users) == 0 {

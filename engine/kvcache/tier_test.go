@@ -438,11 +438,7 @@ func TestTiersAtRandom(t *testing.T) {
 				retainAny(t, m, users, now)
 			},
 			"expire": func(t *rapid.T) {
-				now += time.Duration(rapid.IntRange(0, 4).Draw(t, "passed"))
-				m.Expire(now)
-				if err := m.overdue(now); err != nil {
-					t.Fatal(err)
-				}
+				now = passTime(t, m, now)
 			},
 			"reset": func(t *rapid.T) {
 				if rapid.IntRange(0, 9).Draw(t, "rare") == 0 {

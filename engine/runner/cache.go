@@ -47,9 +47,6 @@ func (e *Engine) CacheSnapshot(ctx context.Context, rank int) ([]executor.CacheE
 // those of a tensor-parallel group but the first.
 func (e *Engine) ResetCache(ctx context.Context) (ranks int, err error) {
 	for _, r := range e.ranks {
-		if r.core == nil {
-			continue
-		}
 		ask := resetAsk{done: make(chan struct{})}
 		e.TransferEvent(r.id, ask)
 		select {
