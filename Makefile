@@ -104,11 +104,11 @@ bench: bench-engine bench-frontend bench-clients bench-live ## all below but ben
 bench-engine: build model ## prefill and decode beside llama.cpp, same file, same minute
 	@test/bench/run $(MODEL)
 
-# About 20 minutes; parts of it: ARGS="-parts limits,kernels", ARGS="-models smollm2 -pairs 2".
+# The better part of an hour with both peers; parts of it: ARGS="-parts limits,kernels", ARGS="-models smollm2 -pairs 2".
 bench-cpu: build ## the CPU backend: limits, kernels, models beside llama.cpp; writes docs/performance-cpu.md
 	@python=$$(test/bench/peer) && ik=$$(test/bench/ik || true) && $(GO) run ./test/bench/cpu -python "$$python" -ik "$$ik" -o docs/performance-cpu.md $(ARGS)
 
-# About ten minutes, and ten more once to compile the peer; ARGS="-rows 'clients 8.'" is a part. PEER=portable is a peer in a
+# The peer is compiled once, which takes long; ARGS="-rows 'clients 8.'" is a part. PEER=portable is a peer in a
 # minute, but without AVX-512: for trying it out.
 bench-server: build model ## our server beside llama-server, 1, 8 and 32 clients; writes docs/performance-cpu.md
 	@server=$$(test/bench/llama-server $(PEER)) && $(GO) run ./test/bench/cpu -parts server -server "$$server" -o docs/performance-cpu.md $(ARGS)
