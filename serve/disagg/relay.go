@@ -25,7 +25,7 @@ type relay struct {
 	l      *leg
 	g      *genAttempt
 	events *openai.EventReader
-	held   []byte // comments before the first event: sending them would rule out another attempt
+	held   []byte // comments and roles before the first token: one write less on its way, and they could rule out another attempt
 	begun  bool   // the worker has its time for each event, and no longer the request's
 }
 
@@ -146,13 +146,9 @@ func (r *relay) event(event, data []byte) error {
 		if roleOnly && out.roles[choice] {
 			return nil // it went out with the early delta, or in an attempt that failed
 		}
-		if roleOnly && r.g.meet != nil {
-			r.held = append(r.held, event...) // with the first token: until then the ctx leg may refuse the request
+		if roleOnly && len(r.held)+len(event) <= maxHeldBytes {
+			r.held = append(r.held, event...) // with the first token: until then another attempt may answer
 			return nil
-		}
-		if roleOnly {
-			out.roles[choice] = true // it says nothing about the blocks yet, and another attempt would say the same
-			return r.put(r.flushHeld(event))
 		}
 		out.relayed = true
 	}

@@ -72,7 +72,7 @@ func TestEchoAndPromptLogprobs(t *testing.T) {
 		t.Errorf("of ids: %q", *r.Text)
 	}
 	_, _, text := post(t, srv.URL+"/v1/completions", `{"prompt":"hi","echo":true,"stream":true,"max_tokens":9}`)
-	if !strings.Contains(text, `"text":"hiy"`) || strings.Count(text, "hi") != 1 {
+	if !strings.Contains(text, `"text":"hiy"`) || strings.Count(text, `"text":"hi`) != 1 {
 		t.Errorf("stream: %s", text)
 	}
 }
