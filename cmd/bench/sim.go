@@ -150,13 +150,16 @@ func (f *simFlags) step(ctx context.Context, m *measurement, a *axis, x float64,
 	if err := result.Print(m.words, &st, m.colour); err != nil {
 		return err
 	}
+	if err := res.PrintBounds(m.words); err != nil {
+		return err
+	}
 	printRanks(m.words, res, o)
 	return nil
 }
 
 // printRanks adds what only ranks tell.
 func printRanks(w io.Writer, r *des.Result, o schedule.Options) {
-	_, _ = fmt.Fprintf(w, "ctx ranks: busy %.0f %%, reuse %.1f %%, queue skew %.2f, padded on the worst %.1f %%", 100*r.Utilisation(), 100*r.Reuse(), r.QueueSkew(), 100*r.PaddedWorst())
+	_, _ = fmt.Fprintf(w, "reuse %.1f %%, queue skew %.2f, padded on the worst %.1f %%", 100*r.Reuse(), r.QueueSkew(), 100*r.PaddedWorst())
 	for _, why := range []string{"sticky", "new", "moved", "overflow", "no_key", "balanced", "cache", "explicit", "alone"} {
 		if part := r.Reasons()[why]; part > 0 {
 			_, _ = fmt.Fprintf(w, ", %s %.1f %%", why, 100*part)

@@ -175,7 +175,7 @@ func (l *leg) ended(o executor.Output) {
 		j.rec.Cached = o.Usage.CachedTokens
 		j.rec.stages(o.Times)
 	} else {
-		j.rec.Pulled = o.Times.PullEnded - o.Times.PullBegan
+		j.rec.Room, j.rec.Pulled = o.Times.PullBegan-j.rec.Handed, o.Times.PullEnded-o.Times.PullBegan
 	}
 	if o.Handle == nil {
 		j.finish("")

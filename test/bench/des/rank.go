@@ -20,7 +20,13 @@ func (in *instance) forward() time.Duration {
 		}
 		most = max(most, t)
 	}
-	return seconds(most) + in.g.Collective
+	wait := seconds(most) + in.g.Collective
+	if in.sim.measuring {
+		for _, r := range in.ranks {
+			r.Rank.Passing += wait.Seconds()
+		}
+	}
+	return wait
 }
 
 // alone is the iteration of a worker of one rank.
@@ -30,7 +36,7 @@ func (in *instance) alone() {
 	r.carry()
 	if in.sim.measuring {
 		load := r.core.Load()
-		r.observe(&lockstep.Row{Waiting: uint32(load.Waiting)})
+		r.observe(&lockstep.Row{Waiting: uint32(load.Waiting), FreeBlocks: uint32(load.FreeBlocks)})
 	}
 	if b == nil {
 		if len(in.mail) > 0 {
@@ -43,6 +49,7 @@ func (in *instance) alone() {
 	t := r.seconds(b)
 	if in.sim.measuring {
 		r.Rank.Busy += t
+		r.Rank.Passing += t
 		r.Rank.Forwards++
 	}
 	in.sim.after(seconds(t), in.lively(func() {

@@ -25,6 +25,7 @@ type Record struct {
 	QueueCtx time.Duration // from the worker until it is part of a batch
 	Prefill  time.Duration
 	Handed   time.Duration // when the frontend had the ctx answer; 0 = one leg only
+	Room     time.Duration // from there until the gen worker had room and ordered the blocks
 	Pulled   time.Duration // the pull took
 
 	Ctx, CtxRank int

@@ -15,7 +15,9 @@ type RankStats struct {
 	Forwards   uint64            // of its instance
 	Padded     uint64            // of those, without an own row
 	Waiting    float64           // sum over iterations of requests without blocks
+	Used       float64           // sum over iterations of the part of the pool that no new request could have
 	Busy       float64           // seconds of own passes
+	Passing    float64           // seconds of its instance's passes, which wait for the slowest rank
 	Hit, Asked uint64            // prompt tokens found, and looked for
 	Prefill    uint64            // tokens computed
 	Placed     map[string]uint64 // requests by reason
@@ -79,6 +81,7 @@ func (r *rank) mark() {
 func (r *rank) observe(row *lockstep.Row) {
 	r.Rank.Iterations++
 	r.Rank.Waiting += float64(row.Waiting)
+	r.Rank.Used += 1 - float64(row.FreeBlocks)/float64(r.in.g.Core.Blocks)
 }
 
 // close ends the measured time of a rank.
@@ -201,18 +204,6 @@ func (r *Result) Reuse() float64 {
 		}
 	}
 	return mean(float64(hit), asked)
-}
-
-// Utilisation is the part of their instances' passes in which ctx ranks worked.
-func (r *Result) Utilisation() float64 {
-	busy, ranks := 0.0, 0
-	for _, in := range r.Ctx {
-		for i := range in {
-			busy += in[i].Busy
-			ranks++
-		}
-	}
-	return busy / float64(ranks) / r.Seconds()
 }
 
 // Throughput is the requests that ended well in a second.
