@@ -11,7 +11,7 @@ CLIENTS := $(CURDIR)/.cache/clients
 ARGS    ?=
 
 # SOAK and FUZZTIME are durations; ARGS goes to `frontend up`, MODEL names another model.
-.PHONY: run build model clients test test-go test-race test-invariants test-e2e test-sanitize test-arm64 fuzz check tools format generate bench bench-engine bench-cpu bench-server bench-frontend bench-clients bench-live soak clean
+.PHONY: run build model clients test test-go test-race test-invariants test-e2e test-sanitize test-arm64 fuzz check tools format generate bench bench-engine bench-transfer bench-frontend bench-clients bench-affinity bench-verify bench-micro bench-cpu bench-server soak clean
 
 # --- run -----------------------------------------------------------------------------------------
 
@@ -99,30 +99,47 @@ generate: tools ## protobuf code (needs protoc)
 
 # --- bench ---------------------------------------------------------------------------------------
 
-bench: bench-engine bench-frontend bench-clients bench-live ## all below but bench-cpu and bench-server: run it on an idle machine
+# Each target fills its part of PAGE; PAGE= prints only. ARGS are flags of its program.
+PAGE    ?= docs/performance.md
+PAGECPU := $(if $(PAGE),docs/performance-cpu.md)
+REPEAT   = make $@$(if $(filter-out smollm2-135m-instruct,$(MODEL)), MODEL=$(MODEL))$(if $(ARGS), ARGS="$(subst ','\'',$(ARGS))")
+FILL     = @$(GO) run ./test/bench/fill -page '$(PAGE)' -command '$(REPEAT)' -part
+PARTS   := bench-engine bench-transfer bench-frontend bench-clients bench-affinity bench-verify bench-micro
+
+bench: build model ## all of docs/performance.md, part after part: half an hour or more, on an idle machine
+	@$(MAKE) --no-print-directory -j1 -k $(PARTS) ARGS=
 
 bench-engine: build model ## prefill and decode beside llama.cpp, same file, same minute
-	@test/bench/run $(MODEL)
+	$(FILL) engine test/bench/run $(MODEL) $(ARGS)
+
+bench-transfer: ## KV blocks from process to process, by each path
+	$(FILL) transfer $(GO) run ./test/bench/transfer $(ARGS)
+
+bench-frontend: build ## what the frontend adds to a stream, beside other proxies, over stub workers
+	$(FILL) frontend test/bench/proxies $(ARGS)
+
+bench-clients: build ## whether bench serve measures what aiperf and guidellm measure
+	$(FILL) clients test/bench/clients $(ARGS)
+
+bench-affinity: build model ## follow-up turns of conversations over three workers, with affinity and without
+	$(FILL) affinity bin/bench affinity $(MODEL) $(ARGS)
+
+bench-verify: build model ## times to first tokens of workers beside those of the simulator
+	$(FILL) verify bin/bench verify $(MODEL) $(ARGS)
+
+bench-micro: ## Go benchmarks: planning a step, sampling, text, transfer, the load client
+	$(FILL) micro $(GO) run ./test/bench/micro -go $(GO) $(ARGS)
 
 # The better part of an hour with both peers; parts of it: ARGS="-parts limits,kernels", ARGS="-models smollm2 -pairs 2".
-bench-cpu: build ## the CPU backend: limits, kernels, models beside llama.cpp; writes docs/performance-cpu.md
-	@python=$$(test/bench/peer) && ik=$$(test/bench/ik || true) && $(GO) run ./test/bench/cpu -python "$$python" -ik "$$ik" -o docs/performance-cpu.md $(ARGS)
+bench-cpu: build ## the CPU backend: limits, kernels, models beside llama.cpp; fills docs/performance-cpu.md
+	@python=$$(test/bench/peer) && ik=$$(test/bench/ik || true) && \
+	  $(GO) run ./test/bench/cpu -python "$$python" -ik "$$ik" -o '$(PAGECPU)' -command '$(REPEAT)' $(ARGS)
 
 # The peer is compiled once, which takes long; ARGS="-rows 'clients 8.'" is a part. PEER=portable is a peer in a
 # minute, but without AVX-512: for trying it out.
-bench-server: build model ## our server beside llama-server, 1, 8 and 32 clients; writes docs/performance-cpu.md
-	@server=$$(test/bench/llama-server $(PEER)) && $(GO) run ./test/bench/cpu -parts server -server "$$server" -o docs/performance-cpu.md $(ARGS)
-
-bench-clients: build ## whether bench serve agrees with aiperf and guidellm, and what a core of it carries
-	@test/bench/clients $(ARGS)
-	$(GO) test ./test/bench/load -run '^$$' -bench Streams -benchtime 1x
-
-bench-live: build model ## affinity over three workers, and workers beside the simulator (minutes)
-	bin/bench affinity $(MODEL)
-	bin/bench verify $(MODEL)
-
-bench-frontend: build ## what the frontend adds to a stream, beside other proxies, over stub workers
-	@test/bench/proxies $(ARGS)
+bench-server: build model ## our server beside llama-server, 1, 8 and 32 clients; fills docs/performance-cpu.md
+	@server=$$(test/bench/llama-server $(PEER)) && \
+	  $(GO) run ./test/bench/cpu -parts server -server "$$server" -o '$(PAGECPU)' -command '$(REPEAT)' $(ARGS)
 
 # --- CUDA -------------------------------------------------------------------------------------------
 

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"tandem/serve/router"
 	"tandem/test/bench/load"
+	"tandem/test/bench/page"
 	"tandem/test/bench/result"
 	"tandem/test/bench/schedule"
 	"tandem/test/bench/workload"
@@ -89,8 +89,9 @@ func (f *affinityFlags) run(ctx context.Context, log, out io.Writer, args []stri
 			}
 		}
 	}
-	_, _ = fmt.Fprintf(out, "%s, %d workers of %d thread(s), %d conversations of %d turns each way, one request at a time; load average %s\n",
-		filepath.Base(model), f.local.workers, f.local.threads, f.conversations, f.turns, result.Machine().Load)
+	_, _ = fmt.Fprintf(log, "load average %s\n", result.Machine().Load)
+	_, _ = fmt.Fprintf(out, "%s, %d workers of %d thread(s), %d conversations of %d turns each way, one request at a time.\n\n",
+		filepath.Base(model), f.local.workers, f.local.threads, f.conversations, f.turns)
 	return printAffinity(out, arms)
 }
 
@@ -140,19 +141,20 @@ func (a *affinityArm) later() (ttft result.Stats, tokens, share float64) {
 const leastGain = 5
 
 func printAffinity(out io.Writer, arms []*affinityArm) error {
-	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	_, _ = fmt.Fprintf(t, "affinity\trouter\tfollow-up turns\tprompt tokens\tprefix hits\tTTFT p50\tp95\tpublished\t\n")
-	var p50 [2]float64
+	rows := [][]string{{"affinity", "router", "follow-up turns", "prompt tokens", "prefix hits", "TTFT p50", "p95", "published p50"}}
+	var ttft [2]result.Stats
 	for i, a := range arms {
-		ttft, tokens, share := a.later()
-		p50[i] = ttft.P50
-		_, _ = fmt.Fprintf(t, "%s\t%s\t%d\t%.0f\t%.1f %%\t%.0f ms\t%.0f ms\t%s\t\n", a.name, a.router, ttft.Count, tokens, 100*share, 1000*ttft.P50, 1000*ttft.P95, a.published)
+		v, tokens, share := a.later()
+		ttft[i] = v
+		rows = append(rows, []string{
+			a.name, "`" + a.router + "`", fmt.Sprint(v.Count), fmt.Sprintf("%.0f", tokens), fmt.Sprintf("%.1f %%", 100*share),
+			fmt.Sprintf("%.0f ms", 1000*v.P50), fmt.Sprintf("%.0f ms", 1000*v.P95), a.published,
+		})
 	}
-	if err := t.Flush(); err != nil {
-		return fmt.Errorf("report: %w", err)
-	}
-	gain := p50[1] / p50[0]
-	if _, err := fmt.Fprintf(out, "a follow-up turn without affinity takes %.1f times as long (published 9.9, three llama.cpp backends and another model; at least %d is wanted)\n", gain, leastGain); err != nil {
+	gain := ttft[1].P50 / ttft[0].P50
+	rows = append(rows, []string{"off / on", "", "", "", "", fmt.Sprintf("%.1f", gain), fmt.Sprintf("%.1f", ttft[1].P95/ttft[0].P95), "9.9"})
+	_, err := fmt.Fprintf(out, "%s\nPublished for another model on three llama.cpp backends; a ratio of at least %d is wanted.\n", page.Table(rows...), leastGain)
+	if err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
 	if gain < leastGain {

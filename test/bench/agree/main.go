@@ -45,7 +45,7 @@ func main() {
 	flag.DurationVar(&o.load.ttft, "ttft", 120*time.Millisecond, "the stub's time to its first token")
 	flag.DurationVar(&o.load.itl, "itl", 20*time.Millisecond, "the stub's time between tokens")
 	flag.Parse()
-	run := func() error { return agree(&o, os.Stdout) }
+	run := func() error { return agree(&o, os.Stdout, os.Stderr) }
 	if *isStub {
 		run = func() error { return serve(&stub.Server{TTFT: o.load.ttft, ITL: o.load.itl}, os.Stdin, os.Stdout) }
 	}

@@ -13,9 +13,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 
-	"tandem/test/bench/result"
+	"tandem/test/bench/page"
 )
 
 // values are means by our keys, in milliseconds.
@@ -37,33 +36,37 @@ type tool struct {
 	got  []values
 }
 
-// agree lets all tools take turns and prints their medians.
-func agree(o *options, out io.Writer) error {
+// agree lets all tools take turns and prints their medians; progress goes to log.
+func agree(o *options, out, log io.Writer) error {
 	url, stop, err := startStub(o)
 	if err != nil {
 		return err
 	}
 	defer stop()
 	tools := []*tool{{name: "bench serve", run: ours}}
+	var missing []string
 	for _, t := range []struct {
 		path string
 		tool *tool
 	}{{o.aiperf, &tool{name: "aiperf", run: aiperf}}, {o.guidellm, &tool{name: "guidellm", run: guidellm}}} {
 		if _, err := os.Stat(t.path); err != nil {
-			_, _ = fmt.Fprintf(out, "left out: %s: %v\n", t.tool.name, err)
+			_, _ = fmt.Fprintf(log, "left out: %s: %v\n", t.tool.name, err)
+			missing = append(missing, t.tool.name)
 			continue
 		}
+		t.tool.name = strings.TrimSpace(t.tool.name + " " + page.Version(t.path))
 		tools = append(tools, t.tool)
 	}
 	for round := range o.rounds {
 		for i := range tools {
 			t := tools[(i+round)%len(tools)]
+			_, _ = fmt.Fprintf(log, "round %d of %d: %s\n", round+1, o.rounds, t.name)
 			if err := t.turn(o, url); err != nil {
-				_, _ = fmt.Fprintf(out, "left out of round %d: %s: %v\n", round+1, t.name, err)
+				_, _ = fmt.Fprintf(log, "left out of round %d: %s: %v\n", round+1, t.name, err)
 			}
 		}
 	}
-	return report(o, tools, out)
+	return report(o, tools, missing, out)
 }
 
 func (t *tool) turn(o *options, url string) error {
@@ -208,33 +211,42 @@ func guidellm(o *options, url, dir string) (values, error) {
 // noise is how far medians may lie apart: 3 %, or what a round differs from the next by itself.
 const noise = 0.03
 
-// report prints the medians; an error if some tool disagrees.
-func report(o *options, tools []*tool, out io.Writer) error {
-	_, _ = fmt.Fprintf(out, "stub: first token after %v, then one each %v; %d requests of %d + %d tokens, %d in flight; means in ms, median of %d rounds; load average %s\n",
-		o.load.ttft, o.load.itl, o.load.requests, o.load.in, o.load.out, o.load.concurrency, o.rounds, result.Machine().Load)
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	for _, t := range tools {
-		_, _ = fmt.Fprintf(w, "\t%s", t.name)
+// report prints the medians, and what lies further from ours than noise, which is an error too.
+func report(o *options, tools []*tool, missing []string, out io.Writer) error {
+	var t strings.Builder
+	fmt.Fprintf(&t, "Stub: first token after %v, then one each %v; %d requests of %d + %d tokens, %d in flight. Means in ms, medians of the rounds of %d in which a tool ended well.",
+		o.load.ttft, o.load.itl, o.load.requests, o.load.in, o.load.out, o.load.concurrency, o.rounds)
+	for _, name := range missing {
+		fmt.Fprintf(&t, " %s is left out: it was not installed.", name)
 	}
-	_, _ = fmt.Fprintf(w, "\t\n")
+	t.WriteString("\n\n| key |")
+	for _, tool := range tools {
+		fmt.Fprintf(&t, " %s (%d) |", tool.name, len(tool.got))
+	}
+	t.WriteString(" furthest from ours | allowed |\n|---|" + strings.Repeat("---|", len(tools)+2) + "\n")
 	var apart []string
 	for _, k := range keys {
-		_, _ = fmt.Fprintf(w, "%s", k.text)
+		fmt.Fprintf(&t, "| %s |", k.text)
 		base, spread := tools[0].median(k.key)
-		for _, t := range tools {
-			m, s := t.median(k.key)
+		worst, allowed := 0.0, noise*base
+		for _, tool := range tools {
+			m, s := tool.median(k.key)
 			if m == 0 {
-				_, _ = fmt.Fprintf(w, "\t-")
+				t.WriteString(" – |")
 				continue
 			}
-			_, _ = fmt.Fprintf(w, "\t%.2f", m)
-			if math.Abs(m-base) > max(noise*base, spread, s) {
-				apart = append(apart, fmt.Sprintf("%s of %s", k.key, t.name))
+			fmt.Fprintf(&t, " %.2f |", m)
+			limit := max(noise*base, spread, s)
+			if d := math.Abs(m - base); d >= worst {
+				worst, allowed = d, limit
+			}
+			if math.Abs(m-base) > limit {
+				apart = append(apart, fmt.Sprintf("%s of %s", k.key, tool.name))
 			}
 		}
-		_, _ = fmt.Fprintf(w, "\t\n")
+		fmt.Fprintf(&t, " %.2f | %.2f |\n", worst, allowed)
 	}
-	if err := w.Flush(); err != nil {
+	if _, err := io.WriteString(out, t.String()); err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
 	if len(apart) > 0 {

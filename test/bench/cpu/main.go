@@ -18,15 +18,16 @@ import (
 	"time"
 
 	"tandem/engine/cpu"
+	"tandem/test/bench/page"
 	"tandem/test/bench/result"
 )
 
 // options are the flags, and what parts have found out for later ones.
 type options struct {
-	python, ik, script, server, bin, keys, dir, models, rows string
-	threads, pairs                                           int
-	each                                                     time.Duration
-	limits                                                   cpu.Limits // of all threads, the best so far
+	python, ik, script, server, bin, keys, dir, models, rows, command string
+	threads, pairs                                                    int
+	each                                                              time.Duration
+	limits                                                            cpu.Limits // of all threads, the best so far
 }
 
 // part is a section of the page.
@@ -44,7 +45,8 @@ const unlessAsked = "kernels,models,limits"
 func main() {
 	var o options
 	only := flag.String("parts", unlessAsked, "what to measure: these, and server")
-	page := flag.String("o", "", "page whose tables are replaced, empty = print only")
+	path := flag.String("o", "", "page whose tables are replaced, empty = print only")
+	flag.StringVar(&o.command, "command", strings.Join(append([]string{"go run ./test/bench/cpu"}, os.Args[1:]...), " "), "what the tables tell readers to run")
 	flag.StringVar(&o.python, "python", "", "python3 with llama-cpp-python; empty = ours alone")
 	flag.StringVar(&o.ik, "ik", "", "python3 with ik-llama-cpp-python; empty = without that peer")
 	flag.StringVar(&o.script, "peer", "test/bench/local/peer.py", "the peer's program")
@@ -58,13 +60,13 @@ func main() {
 	flag.IntVar(&o.pairs, "pairs", 5, "most repetitions of each row, at most 10")
 	flag.DurationVar(&o.each, "each", 10*time.Second, "time of a row, after which it gets no further repetition")
 	flag.Parse()
-	if err := run(&o, strings.Split(*only, ","), *page); err != nil {
+	if err := run(&o, strings.Split(*only, ","), *path); err != nil {
 		fmt.Fprintln(os.Stderr, "bench-cpu:", err)
 		os.Exit(1)
 	}
 }
 
-func run(o *options, only []string, page string) error {
+func run(o *options, only []string, path string) error {
 	if o.pairs < 1 || o.pairs > 10 { // the peer's contexts have room for so many
 		return fmt.Errorf("-pairs %d is not 1 to 10", o.pairs)
 	}
@@ -82,30 +84,16 @@ func run(o *options, only []string, page string) error {
 		if err := p.run(o, &out); err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
-		fmt.Fprintf(&out, "\n%s, %d threads, Linux/%s; load average %s before, %s after.\n", before.CPU, o.threads, runtime.GOARCH, before.Load, result.Machine().Load)
+		fmt.Fprintf(&out, "\n`%s`. %s\n", o.command, page.Machine(before, o.threads))
 		fmt.Print("\n", out.String())
-		if page == "" {
+		if path == "" {
 			continue
 		}
-		if err := replace(page, p.name, out.Bytes()); err != nil {
+		if err := page.Write(path, p.name, out.String()); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// replace puts a part's tables between its marks.
-func replace(page, name string, text []byte) error {
-	old, err := os.ReadFile(page)
-	if err != nil {
-		return err
-	}
-	begin, end := []byte("<!-- "+name+" -->\n"), []byte("<!-- end of "+name+" -->")
-	i, j := bytes.Index(old, begin), bytes.Index(old, end)
-	if i < 0 || j < i {
-		return fmt.Errorf("%s has no place for %s between %q and %q", page, name, begin, end)
-	}
-	return os.WriteFile(page, slices.Concat(old[:i+len(begin)], text, old[j:]), 0o644)
 }
 
 // Sizes of memory that are read: of one core's cache, of the last level, and of

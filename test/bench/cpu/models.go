@@ -194,22 +194,15 @@ func (o *options) compare(s subject, t target, all *sides, out *bytes.Buffer) (f
 	return speed.Median(mine), nil
 }
 
-// beside are two columns: the better of the peers of a kind, and how many times its speed ours is.
+// beside are two columns for the better of the peers of a kind.
 func beside(mine []float64, peers []*speed.Peer, theirs [][]float64, ik bool) string {
-	var best []float64
+	var kind [][]float64
 	for i, list := range theirs {
-		if (peers[i].Version == "ik") == ik && (best == nil || speed.Median(list) > speed.Median(best)) {
-			best = list
+		if (peers[i].Version == "ik") == ik && len(list) > 0 {
+			kind = append(kind, list)
 		}
 	}
-	if len(best) == 0 {
-		return " – | – |"
-	}
-	var ratios []float64
-	for i, v := range best {
-		ratios = append(ratios, mine[i]/v)
-	}
-	return fmt.Sprintf(" %.1f | %.2f (%.2f–%.2f) |", speed.Median(best), speed.Median(ratios), slices.Min(ratios), slices.Max(ratios))
+	return speed.Beside(mine, kind)
 }
 
 // shares measures what needs no peer.

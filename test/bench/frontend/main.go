@@ -5,13 +5,10 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
-	"text/tabwriter"
 	"time"
-
-	"tandem/test/bench/result"
 )
 
 // options are the flags.
@@ -33,7 +30,7 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 3, "rounds; in each, all targets take turns")
 	flag.DurationVar(&o.each, "each", 8*time.Second, "length of one target's turn with paced streams; half of it with short requests")
 	flag.Parse()
-	run := func() error { return bench(o, os.Stdout) }
+	run := func() error { return bench(o, os.Stdout, os.Stderr) }
 	if *isStub {
 		run = func() error { return serveStubs(os.Stdin, os.Stdout) }
 	}
@@ -52,7 +49,8 @@ func manyFiles() {
 	}
 }
 
-func bench(o options, out io.Writer) error {
+// bench measures all proxies and prints a table; progress goes to log.
+func bench(o options, out, log io.Writer) error {
 	manyFiles()
 	addrs, stop, err := startStubs()
 	if err != nil {
@@ -69,47 +67,37 @@ func bench(o options, out io.Writer) error {
 		return fmt.Errorf("the stub at %s does not answer", direct.url)
 	}
 	targets := []*target{direct}
-	for _, start := range launchers(o, out) {
+	var missing []string
+	for _, l := range launchers(o) {
 		port, err := freePort()
 		if err != nil {
 			return err
 		}
-		t, err := start(dir, addrs, port)
+		t, err := l.start(dir, addrs, port)
 		if err != nil {
-			_, _ = fmt.Fprintln(out, "left out:", err)
+			_, _ = fmt.Fprintf(log, "left out: %s: %v\n", l.name, err)
+			missing = append(missing, l.name)
 			continue
 		}
 		defer t.process.Stop()
 		targets = append(targets, t)
 	}
-	machine := result.Machine()
-	_, _ = fmt.Fprintf(out, "%d processors, load average %s; %d streams of %d tokens, one each %v; %d rounds of %v\n",
-		machine.Cores, machine.Load, o.streams, o.tokens, tick, o.rounds, o.each)
-	measure(o, targets)
-	return report(targets, out)
+	measure(o, targets, log)
+	return report(o, targets, missing, out, log)
 }
 
-// launchers lists the proxies that are there.
-func launchers(o options, out io.Writer) (list []launcher) {
-	if _, err := exec.LookPath(o.frontend); err == nil {
-		list = append(list, tandem(o.frontend, "tandem one leg", "mixed", "mixed"), tandem(o.frontend, "tandem two legs", "context", "generation"))
-	} else {
-		_, _ = fmt.Fprintln(out, "left out: the frontend:", err)
+// launchers lists the proxies in the order of the table.
+func launchers(o options) []launcher {
+	return []launcher{
+		tandem(o.frontend, "tandem, one leg", "mixed", "mixed"), tandem(o.frontend, "tandem, two legs", "context", "generation"),
+		sglang(filepath.Join(o.venv, "bin", "sglang-router")), litellm(filepath.Join(o.venv, "bin", "litellm")),
 	}
-	for name, make := range map[string]func(string) launcher{"sglang-router": sglang, "litellm": litellm} {
-		bin := filepath.Join(o.venv, "bin", name)
-		if _, err := os.Stat(bin); err != nil {
-			_, _ = fmt.Fprintf(out, "left out: %s is not in %s\n", name, o.venv)
-			continue
-		}
-		list = append(list, make(bin))
-	}
-	return list
 }
 
 // measure lets the targets take turns, so that what else the machine does meets all of them.
-func measure(o options, targets []*target) {
-	for range o.rounds {
+func measure(o options, targets []*target, log io.Writer) {
+	for round := range o.rounds {
+		_, _ = fmt.Fprintf(log, "round %d of %d, %d targets\n", round+1, o.rounds, len(targets))
 		for _, t := range targets {
 			l := t.loader()
 			t.paced = append(t.paced, l.run(o.streams, o.tokens, pacePrompt, o.each))
@@ -131,6 +119,7 @@ func measure(o options, targets []*target) {
 		if t.process == nil {
 			continue
 		}
+		_, _ = fmt.Fprintf(log, "%s: up to %d open streams\n", t.name, o.open)
 		t.hold(o.open)
 	}
 }
@@ -150,34 +139,63 @@ func (t *target) hold(n int) {
 	})
 }
 
-func report(targets []*target, out io.Writer) error {
-	ms := func(d time.Duration) string { return fmt.Sprintf("%.2f", float64(d.Microseconds())/1000) }
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	_, _ = fmt.Fprintln(w, "\tTTFT p50 ms\tp99 ms\tadded p50\tadded p99\trequests\terrors\treq/s per core\tKiB per stream\tMiB in all\tstreams\t")
-	d := targets[0].paced
-	for _, t := range targets {
-		p, paced, burst := t.paced, t.paced.sum(), t.burst.sum()
-		rate, size := "", "\t\t"
-		if t.took > 0 {
-			rate = fmt.Sprintf("%.0f", float64(burst.all)/t.took)
-		}
-		if t.open > 0 { // few streams may take less than what a collection gives back
-			size = fmt.Sprintf("%.1f\t%.0f\t%d", t.bytes/1024, t.all/(1<<20), t.open)
-		}
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%d\t%s\t%s\t\n", t.name, ms(p.quantile(0.5)), ms(p.quantile(0.99)),
-			ms(p.quantile(0.5)-d.quantile(0.5)), ms(p.quantile(0.99)-d.quantile(0.99)), paced.all+burst.all, paced.errs+burst.errs, rate, size)
+// report prints the table, and to log what went wrong. missing are the proxies that did not start.
+func report(o options, targets []*target, missing []string, out, log io.Writer) error {
+	var table strings.Builder
+	fmt.Fprintf(&table, "%d streams of %d tokens, one each %v; %d rounds of %v in which all take turns. `direct` is the stub without a proxy, with its times themselves.", o.streams, o.tokens, tick, o.rounds, o.each)
+	for _, name := range missing {
+		fmt.Fprintf(&table, " %s is left out: it was not installed or did not start.", name)
 	}
-	_, _ = fmt.Fprintf(w, "\n")
-	if err := w.Flush(); err != nil {
-		return fmt.Errorf("report: %w", err)
+	table.WriteString("\n\n| | requests/s per core | tandem's by it | KiB for one more open stream | its by tandem's | MiB with the streams open | added to time to first token, p50 / p99 ms | errors |\n|---|---|---|---|---|---|---|---|\n")
+	base := &target{}
+	for _, t := range targets {
+		if t.process != nil && strings.HasPrefix(t.name, "tandem") {
+			base = t
+			break
+		}
 	}
 	for _, t := range targets {
-		if err := t.paced.sum().err; err != nil {
-			_, _ = fmt.Fprintf(out, "%s, an error of paced streams: %v\n", t.name, err)
-		}
-		if err := t.burst.sum().err; err != nil {
-			_, _ = fmt.Fprintf(out, "%s, an error of short requests: %v\n", t.name, err)
+		table.WriteString(t.row(base, targets[0].paced))
+		for kind, err := range map[string]error{"paced streams": t.paced.sum().err, "short requests": t.burst.sum().err} {
+			if err != nil {
+				_, _ = fmt.Fprintf(log, "%s, an error of %s: %v\n", t.name, kind, err)
+			}
 		}
 	}
-	return nil
+	_, err := io.WriteString(out, table.String())
+	return err //nolint:wrapcheck // it names the file
+}
+
+// perCore is requests a second of one processor, 0 if it was not measured.
+func (t *target) perCore() float64 {
+	if t.took == 0 {
+		return 0
+	}
+	return float64(t.burst.sum().all) / t.took
+}
+
+// row is a target's line of the table, beside our frontend and the times of a stub.
+func (t *target) row(base *target, direct rounds) string {
+	ms := func(q float64) float64 {
+		d := t.paced.quantile(q)
+		if t.process != nil {
+			d -= direct.quantile(q)
+		}
+		return float64(d.Microseconds()) / 1000
+	}
+	rate, times, kib, size, all := "", "", "", "", ""
+	if t.took > 0 {
+		rate = fmt.Sprintf("%.0f", t.perCore())
+	}
+	if t != base && t.perCore() > 0 && base.perCore() > 0 {
+		times = fmt.Sprintf("%.2f", base.perCore()/t.perCore())
+	}
+	if t.open > 0 { // few streams may take less than what a collection gives back
+		kib, all = fmt.Sprintf("%.1f", t.bytes/1024), fmt.Sprintf("%.0f with %d", t.all/(1<<20), t.open)
+		if t != base && base.bytes > 0 {
+			size = fmt.Sprintf("%.2f", t.bytes/base.bytes)
+		}
+	}
+	return fmt.Sprintf("| %s | %s | %s | %s | %s | %s | %.2f / %.2f | %d of %d |\n", t.name, rate, times, kib, size, all, ms(0.5), ms(0.99),
+		t.paced.sum().errs+t.burst.sum().errs, t.paced.sum().all+t.burst.sum().all)
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"tandem/test/bench/cluster"
+	"tandem/test/bench/page"
 )
 
 // target is something that answers chats.
@@ -120,43 +121,51 @@ func freePort() (int, error) {
 }
 
 // launcher starts one proxy in front of the stubs.
-type launcher func(dir string, addrs map[string]string, port int) (*target, error)
+type launcher struct {
+	name  string
+	start func(dir string, addrs map[string]string, port int) (*target, error)
+}
 
 // tandem starts our frontend over the stubs of two roles; the same one twice is a mixed worker.
 func tandem(bin, name, ctx, gen string) launcher {
-	return func(dir string, addrs map[string]string, port int) (*target, error) {
-		file := filepath.Join(dir, strings.ReplaceAll(name, " ", "-")+".yaml")
+	return launcher{name, func(dir string, addrs map[string]string, port int) (*target, error) {
+		file := filepath.Join(dir, ctx+".yaml")
 		yaml := fmt.Sprintf("hostname: 127.0.0.1\ncontext_servers: {urls: [%q]}\ngeneration_servers: {urls: [%q]}\n", addrs[ctx], addrs[gen])
 		if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
 			return nil, fmt.Errorf("configuration of %s: %w", name, err)
 		}
 		return launch(name, "", port, nil, bin, "serve", "-c", file, "--port", strconv.Itoa(port), "--log-level", "warn")
-	}
+	}}
 }
 
+// named adds the version that is installed.
+func named(name, bin string) string { return strings.TrimSpace(name + " " + page.Version(bin)) }
+
 func sglang(bin string) launcher {
-	return func(_ string, addrs map[string]string, port int) (*target, error) {
+	name := named("sglang-router", bin)
+	return launcher{name, func(_ string, addrs map[string]string, port int) (*target, error) {
 		metrics, err := freePort()
 		if err != nil {
 			return nil, err
 		}
-		return launch("sglang-router", "", port, nil, bin, "launch", "--worker-urls", "http://"+addrs["mixed"], "--host", "127.0.0.1",
+		return launch(name, "", port, nil, bin, "launch", "--worker-urls", "http://"+addrs["mixed"], "--host", "127.0.0.1",
 			"--port", strconv.Itoa(port), "--policy", "round_robin", "--prometheus-port", strconv.Itoa(metrics), "--log-level", "warn",
 			"--max-concurrent-requests", "8192", "--queue-size", "8192")
-	}
+	}}
 }
 
 func litellm(bin string) launcher {
-	return func(dir string, addrs map[string]string, port int) (*target, error) {
+	name := named("litellm", bin)
+	return launcher{name, func(dir string, addrs map[string]string, port int) (*target, error) {
 		file := filepath.Join(dir, "litellm.yaml")
 		yaml := fmt.Sprintf("model_list:\n- model_name: %s\n  litellm_params: {model: openai/%s, api_base: \"http://%s/v1\", api_key: none}\n"+
 			"litellm_settings: {num_retries: 0, telemetry: false}\ngeneral_settings: {master_key: sk-bench}\n", modelName, modelName, addrs["mixed"])
 		if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
-			return nil, fmt.Errorf("configuration of litellm: %w", err)
+			return nil, fmt.Errorf("configuration of %s: %w", name, err)
 		}
 		env := []string{"LITELLM_LOCAL_MODEL_COST_MAP=True", "LITELLM_LOG=ERROR"}
-		return launch("litellm", "sk-bench", port, env, bin, "--config", file, "--host", "127.0.0.1", "--port", strconv.Itoa(port), "--num_workers", "1")
-	}
+		return launch(name, "sk-bench", port, env, bin, "--config", file, "--host", "127.0.0.1", "--port", strconv.Itoa(port), "--num_workers", "1")
+	}}
 }
 
 // live tells whether something answers at an address.

@@ -1,5 +1,5 @@
 // Command local measures prefill and decode of one model on this machine beside
-// llama.cpp on the same file: interleaved repetitions, medians, ratio of medians.
+// llama.cpp on the same file: interleaved repetitions, medians, median ratio.
 //
 //	go run ./test/bench/local -model FILE.gguf -python VENV/bin/python3
 package main
@@ -7,14 +7,15 @@ package main
 import (
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 
 	"tandem/engine/hub"
-	"tandem/test/bench/result"
 	"tandem/test/bench/speed"
 )
 
@@ -28,89 +29,109 @@ var rows = []speed.Row{
 	{Batch: 8, Depth: 2048, Steps: 24},
 }
 
+// options are the flags.
+type options struct {
+	name, python, script, only string
+	reps, threads              int
+	each                       time.Duration
+}
+
 func main() {
-	name := flag.String("model", hub.DefaultModel, "model file or alias")
-	python := flag.String("python", "", "python3 with llama-cpp-python; empty = ours alone")
-	script := flag.String("peer", "test/bench/local/peer.py", "the peer's program")
-	reps := flag.Int("n", 5, "repetitions of each row, at most 10")
-	threads := flag.Int("threads", runtime.NumCPU(), "compute threads of both sides")
-	only := flag.String("rows", "", "rows whose name contains this, empty = all")
+	var o options
+	flag.StringVar(&o.name, "model", hub.DefaultModel, "model file or alias")
+	flag.StringVar(&o.python, "python", "", "python3 with llama-cpp-python; empty = ours alone")
+	flag.StringVar(&o.script, "peer", "test/bench/local/peer.py", "the peer's program")
+	flag.IntVar(&o.reps, "n", 5, "repetitions of each row, at most 10")
+	flag.DurationVar(&o.each, "each", time.Minute, "time of a row, after which it gets no further repetition")
+	flag.IntVar(&o.threads, "threads", runtime.NumCPU(), "compute threads of both sides")
+	flag.StringVar(&o.only, "rows", "", "rows whose name contains this, empty = all")
 	flag.Parse()
-	if err := run(*name, *python, *script, *only, *reps, *threads); err != nil {
+	if err := run(&o, os.Stdout, os.Stderr); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func run(name, python, script, only string, reps, threads int) error {
-	if reps < 1 || reps > 10 { // the peer's contexts have room for so many
-		return fmt.Errorf("-n %d is not 1 to 10", reps)
+// run measures all rows and prints them; progress goes to log.
+func run(o *options, out, log io.Writer) error {
+	if o.reps < 1 || o.reps > 10 { // the peer's contexts have room for so many
+		return fmt.Errorf("-n %d is not 1 to 10", o.reps)
 	}
-	path, err := hub.Locate(name)
+	path, err := hub.Locate(o.name)
 	if err != nil {
 		return err
 	}
-	ours, err := speed.Load(path, threads, 8*(2048+64)+4096)
+	ours, err := speed.Load(path, o.threads, 8*(2048+64)+4096)
 	if err != nil {
 		return err
 	}
 	defer ours.Close()
-	// llama.cpp is measured with and without flash attention; the better counts.
-	var peers []*speed.Peer
-	for _, mode := range []string{"fa", "nofa"} {
-		if python == "" {
-			break
-		}
-		p, err := speed.StartPeer(python, script, path, threads, mode)
-		if err != nil {
-			return err
-		}
+	peers, err := o.peers(path)
+	for _, p := range peers {
 		defer p.Close()
-		peers = append(peers, p)
 	}
-	fmt.Printf("%s, %d threads, %s, load average %s\n", filepath.Base(path), threads, ours.Info(), result.Machine().Load)
+	if err != nil {
+		return err
+	}
+	var table strings.Builder
+	fmt.Fprintf(&table, "%s, %d threads, tokens per second: medians of interleaved repetitions, and theirs of the ratios, with least and greatest. Tandem: %s.",
+		filepath.Base(path), o.threads, ours.Info())
 	if len(peers) > 0 {
-		fmt.Printf("peer: llama.cpp through llama-cpp-python %s\n", peers[0].Version)
+		fmt.Fprintf(&table, " llama.cpp: llama-cpp-python %s, the better of flash attention on and off.\n\n| | repetitions | tandem | llama.cpp | ratio |\n|---|---|---|---|---|\n", peers[0].Version)
+	} else {
+		table.WriteString(" llama.cpp is left out: there was no Python with llama-cpp-python.\n\n| | repetitions | tandem |\n|---|---|---|\n")
 	}
-	fmt.Printf("\n| tokens per second | tandem | llama.cpp | ratio |\n|---|---|---|---|\n")
 	for _, r := range rows {
-		if !strings.Contains(r.String(), only) {
+		if !strings.Contains(r.String(), o.only) {
 			continue
 		}
-		if err := measure(r, ours, peers, reps); err != nil {
+		line, err := o.measure(r, ours, peers)
+		if err != nil {
 			return fmt.Errorf("%s: %w", r, err)
 		}
+		_, _ = fmt.Fprintln(log, line)
+		fmt.Fprintln(&table, line)
 	}
-	fmt.Printf("\nload average afterwards %s\n", result.Machine().Load)
-	return nil
+	_, err = io.WriteString(out, table.String())
+	return err
 }
 
-// measure interleaves repetitions of all sides and prints medians.
-func measure(r speed.Row, ours *speed.Engine, peers []*speed.Peer, reps int) error {
-	mine := make([]float64, 0, reps)
+// peers starts llama.cpp with and without flash attention; the better counts.
+func (o *options) peers(path string) (list []*speed.Peer, err error) {
+	for _, mode := range []string{"fa", "nofa"} {
+		if o.python == "" {
+			break
+		}
+		p, err := speed.StartPeer(o.python, o.script, path, o.threads, mode)
+		if err != nil {
+			return list, err
+		}
+		list = append(list, p)
+	}
+	return list, nil
+}
+
+// measure interleaves repetitions of all sides and returns the row of the table.
+func (o *options) measure(r speed.Row, ours *speed.Engine, peers []*speed.Peer) (string, error) {
+	var mine []float64
 	theirs := make([][]float64, len(peers))
-	for range reps {
+	for end := time.Now().Add(o.each); len(mine) < o.reps && (len(mine) == 0 || time.Now().Before(end)); {
 		v, err := ours.Measure(r)
 		if err != nil {
-			return err
+			return "", err
 		}
 		mine = append(mine, v)
 		for i, p := range peers {
 			v, err := p.Measure(r)
 			if err != nil {
-				return err
+				return "", err
 			}
 			theirs[i] = append(theirs[i], v)
 		}
 	}
-	best := 0.0
-	for _, t := range theirs {
-		best = max(best, speed.Median(t))
+	line := fmt.Sprintf("| %s | %d | %.1f (%.1f–%.1f) |", r, len(mine), speed.Median(mine), slices.Min(mine), slices.Max(mine))
+	if len(peers) > 0 {
+		line += speed.Beside(mine, theirs)
 	}
-	if best == 0 {
-		fmt.Printf("| %s | %.1f (%.1f–%.1f) | – | – |\n", r, speed.Median(mine), slices.Min(mine), slices.Max(mine))
-		return nil
-	}
-	fmt.Printf("| %s | %.1f (%.1f–%.1f) | %.1f | %.2f |\n", r, speed.Median(mine), slices.Min(mine), slices.Max(mine), best, speed.Median(mine)/best)
-	return nil
+	return line, nil
 }

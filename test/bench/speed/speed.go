@@ -22,6 +22,25 @@ func (r Row) String() string {
 	return fmt.Sprintf("decode batch %d depth %d", r.Batch, r.Depth)
 }
 
+// Beside is two cells of a table: the median of the best of the peers, of which each
+// has a list as long as mine, and how many times its speed ours is.
+func Beside(mine []float64, peers [][]float64) string {
+	var best []float64
+	for _, list := range peers {
+		if best == nil || Median(list) > Median(best) {
+			best = list
+		}
+	}
+	if len(best) == 0 {
+		return " – | – |"
+	}
+	ratios := make([]float64, len(best))
+	for i, v := range best {
+		ratios[i] = mine[i] / v
+	}
+	return fmt.Sprintf(" %.1f | %.2f (%.2f–%.2f) |", Median(best), Median(ratios), slices.Min(ratios), slices.Max(ratios))
+}
+
 // Median of values in any order, the higher of two in the middle.
 func Median(v []float64) float64 {
 	v = slices.Sorted(slices.Values(v))

@@ -12,12 +12,15 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"tandem/engine/transfer"
 	"tandem/engine/transfer/wire"
+	"tandem/test/bench/speed"
 )
 
 // layout has blocks of 1 MiB.
@@ -26,23 +29,22 @@ var layout = transfer.Layout{Layers: 32, KVHeads: 8, HeadDim: 64, DType: "BF16",
 type options struct {
 	owner, private bool
 	blocks, pulls  int
+	rounds         int
 	wire           wire.Config
 }
 
 func main() {
 	var o options
 	flag.BoolVar(&o.owner, "owner", false, "be the process with the blocks, for the one that measures")
-	flag.BoolVar(&o.private, "private", false, "the owner's pool cannot be mapped, as on a device: shm goes through a stage")
+	flag.BoolVar(&o.private, "private", false, "with -owner: its pool cannot be mapped, as on a device, so that shm goes through a stage")
 	flag.IntVar(&o.blocks, "blocks", 256, "blocks of 1 MiB in a pull")
-	flag.IntVar(&o.pulls, "pulls", 40, "pulls that are measured")
-	flag.BoolVar(&o.wire.NoShared, "tcp", false, "TCP only")
+	flag.IntVar(&o.pulls, "pulls", 15, "pulls that are measured in a round")
+	flag.IntVar(&o.rounds, "rounds", 5, "rounds; in each, all paths take turns")
+	flag.BoolVar(&o.wire.NoShared, "tcp", false, "with -owner: TCP only")
 	flag.Parse()
-	run := o.compare
-	switch {
-	case o.owner:
+	run := func() error { return o.compare(os.Stdout, os.Stderr) }
+	if o.owner {
 		run = o.serve
-	case o.wire.NoShared || o.private:
-		run = o.measure
 	}
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -50,15 +52,41 @@ func main() {
 	}
 }
 
-// compare measures every path.
-func (o options) compare() error {
-	for _, c := range []struct{ tcp, private bool }{{false, false}, {false, true}, {true, false}} {
-		o.wire.NoShared, o.private = c.tcp, c.private
-		if err := o.measure(); err != nil {
-			return err
+// path is a way from pool to pool, and what it gave in each round.
+type path struct {
+	name         string
+	tcp, private bool
+	rates, cores []float64 // GB/s; core-seconds for a GB
+}
+
+// compare lets all paths take turns and prints their medians.
+func (o options) compare(out, log io.Writer) error {
+	if o.rounds < 1 || o.pulls < 1 || o.blocks < 1 {
+		return errors.New("-rounds, -pulls and -blocks must be at least 1")
+	}
+	paths := []path{{name: "`shm`"}, {name: "`shm` through a stage", private: true}, {name: "`tcp`", tcp: true}}
+	for round := range o.rounds {
+		for i := range paths {
+			p := &paths[(i+round)%len(paths)]
+			o.wire.NoShared, o.private = p.tcp, p.private
+			rate, cores, err := o.measure()
+			if err != nil {
+				return fmt.Errorf("%s: %w", p.name, err)
+			}
+			_, _ = fmt.Fprintf(log, "round %d: %s %.2f GB/s, %.2f core-seconds for a GB\n", round+1, p.name, rate, cores)
+			p.rates, p.cores = append(p.rates, rate), append(p.cores, cores)
 		}
 	}
-	return nil
+	var table strings.Builder
+	fmt.Fprintf(&table, "%d blocks of 1 MiB a pull between two processes, medians of %d rounds of %d pulls, with least and greatest. Processor time is that of both processes.\n\n", o.blocks, o.rounds, o.pulls)
+	fmt.Fprintf(&table, "| path | GB/s | core-seconds for a GB |\n|---|---|---|\n")
+	for i := range paths {
+		r, c := paths[i].rates, paths[i].cores
+		fmt.Fprintf(&table, "| %s | %.2f (%.2f–%.2f) | %.2f (%.2f–%.2f) |\n", paths[i].name,
+			speed.Median(r), slices.Min(r), slices.Max(r), speed.Median(c), slices.Min(c), slices.Max(c))
+	}
+	_, err := io.WriteString(out, table.String())
+	return err
 }
 
 // pool is memory of blocks, in a file if others may map it.
@@ -136,39 +164,40 @@ func (o options) serve() error {
 	return err
 }
 
-// measure starts an owner and pulls from it.
-func (o options) measure() error {
+// measure starts an owner and pulls from it. It returns GB/s, and core-seconds for a GB.
+func (o options) measure() (rate, cores float64, err error) {
 	self, err := os.Executable()
 	if err != nil {
-		return err
+		return 0, 0, err
 	}
 	args := []string{"-owner", fmt.Sprint("-blocks=", o.blocks), fmt.Sprint("-tcp=", o.wire.NoShared), fmt.Sprint("-private=", o.private)}
 	child := exec.CommandContext(context.Background(), self, args...)
 	child.Stderr = os.Stderr
 	in, err := child.StdinPipe()
 	if err != nil {
-		return err
+		return 0, 0, err
 	}
 	out, err := child.StdoutPipe()
 	if err != nil {
-		return err
+		return 0, 0, err
 	}
 	if err := child.Start(); err != nil {
-		return err
+		return 0, 0, err
 	}
-	err = o.pull(out, child.Process.Pid)
-	return errors.Join(err, in.Close(), child.Wait())
+	rate, cores, err = o.pull(out, child.Process.Pid)
+	return rate, cores, errors.Join(err, in.Close(), child.Wait())
 }
 
-func (o options) pull(out io.Reader, pid int) error {
+func (o options) pull(out io.Reader, pid int) (rate, cores float64, err error) {
 	var h hello
 	if err := json.NewDecoder(out).Decode(&h); err != nil {
-		return fmt.Errorf("the owner did not start: %w", err)
+		return 0, 0, fmt.Errorf("the owner did not start: %w", err)
 	}
 	mem, err := newPool(o.blocks, false)
 	if err != nil {
-		return err
+		return 0, 0, err
 	}
+	defer unix.Munmap(mem.mem) //nolint:errcheck // scratch
 	events := make(chan transfer.PullEvent, 1024)
 	p := wire.NewPuller(o.wire, mem, func(e transfer.PullEvent) {
 		if e.Done {
@@ -191,21 +220,21 @@ func (o options) pull(out io.Reader, pid int) error {
 		order.Handle.ID++
 		p.Start(order)
 		if e := <-events; !e.OK {
-			return errors.New(e.Reason)
+			return 0, 0, errors.New(e.Reason)
 		}
 	}
-	took, cores := time.Since(began), spent(os.Getpid())+spent(pid)-before
-	gb := float64(o.pulls*o.blocks*layout.BlockBytes()) / 1e9
+	took, used := time.Since(began), spent(os.Getpid())+spent(pid)-before
+	want := wire.PathShared
+	if o.wire.NoShared {
+		want = wire.PathTCP
+	}
 	for _, t := range p.Traffic() {
-		if t.Received > 0 {
-			name := t.Path
-			if name == wire.PathShared && o.private {
-				name += " (stage)"
-			}
-			fmt.Printf("%-12s %6.2f GB/s  %.2f core-s/GB  (%.1f GB in %.2f s)\n", name, gb/took.Seconds(), cores.Seconds()/gb, gb, took.Seconds())
+		if t.Received > 0 && t.Path != want {
+			return 0, 0, fmt.Errorf("blocks came by %s", t.Path)
 		}
 	}
-	return nil
+	gb := float64(o.pulls*o.blocks*layout.BlockBytes()) / 1e9
+	return gb / took.Seconds(), used.Seconds() / gb, nil
 }
 
 // spent is the processor time of a process so far, to a hundredth of a second.
