@@ -39,8 +39,8 @@ func verifyCommand() *cobra.Command {
 		Short: "Run a workload on workers of this machine and in the simulator, and compare",
 		Long: "Starts mixed workers and a frontend for each router, and sends them conversations. What the workers' steps cost is\n" +
 			"taken from their flight recorders meanwhile, so that other load on the machine counts on both sides. Then the same\n" +
-			"workload runs in the simulator with those costs, and both are printed. It fails if TTFT is further apart than the\n" +
-			"tolerance, or routers are in another order.",
+			"workload runs in the simulator with those costs. Printed is each round, and the median of the rounds. It fails if by\n" +
+			"that TTFT is further apart than the tolerance, or routers are in another order.",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return f.run(cmd.Context(), cmd.ErrOrStderr(), cmd.OutOrStdout(), args)
@@ -49,7 +49,7 @@ func verifyCommand() *cobra.Command {
 	fs := cmd.Flags()
 	f.local.add(fs, 2)
 	fs.StringSliceVar(&f.routers, "routers", []string{router.KindRoundRobin, router.KindLoad, router.KindConversation}, "types of the frontend's router to compare")
-	fs.IntVar(&f.rounds, "rounds", 3, "rounds; in each, all routers take turns")
+	fs.IntVar(&f.rounds, "rounds", 5, "rounds; in each, all routers take turns, and what counts is the median of the rounds")
 	fs.IntVar(&f.sessions, "sessions", 6, "conversations that are live at a time")
 	fs.IntVar(&f.conversations, "conversations", 24, "conversations of each turn")
 	fs.IntVar(&f.pool, "pool-tokens", 3072, "tokens of a worker's KV pool")
@@ -99,8 +99,8 @@ func (f *verifyFlags) run(ctx context.Context, log, out io.Writer, args []string
 			}
 		}
 	}
-	_, _ = fmt.Fprintf(out, "%s, %d workers of %d thread(s), %d conversations at a time, %d rounds; load average %s\n",
-		filepath.Base(model), f.local.workers, f.local.threads, f.sessions, f.rounds, result.Machine().Load)
+	_, _ = fmt.Fprintf(log, "load average %s\n", result.Machine().Load)
+	_, _ = fmt.Fprintf(out, "%s, %d workers of %d thread(s), %d conversations, %d at a time.\n\n", filepath.Base(model), f.local.workers, f.local.threads, f.conversations, f.sessions)
 	misses, err := live.Report(out, arms, f.tolerance)
 	if err == nil && len(misses) > 0 {
 		err = fmt.Errorf("live and simulated differ: %s", strings.Join(misses, "; "))
@@ -154,10 +154,10 @@ func (f *verifyFlags) turn(ctx context.Context, c *cluster.Cluster, url, model s
 	if err != nil {
 		return err
 	}
-	arm.Live.Add(records)
-	arm.Sim.Add(sim.Export())
-	arm.Residual = m.Fit.ResidualP95
-	_, _ = fmt.Fprintf(log, "%s round %d: %d requests in %v, %d steps, residual p95 %.1f %%, message %v\n",
-		arm.Name, round+1, len(records), time.Since(begin).Round(time.Millisecond), m.Fit.Points, 100*m.Fit.ResidualP95, hop.Round(10*time.Microsecond))
+	r := live.Round{Live: live.NewSide(records), Sim: live.NewSide(sim.Export()), Residual: m.Fit.ResidualP95}
+	arm.Rounds = append(arm.Rounds, r)
+	_, _ = fmt.Fprintf(log, "round %d, %s: %d requests in %v, %d steps, message %v; simulated by live: TTFT p50 %.2f, p95 %.2f\n",
+		round+1, arm.Name, len(records), time.Since(begin).Round(time.Second), m.Fit.Points, hop.Round(10*time.Microsecond),
+		r.Sim.Quantile(0.5)/r.Live.Quantile(0.5), r.Sim.Quantile(0.95)/r.Live.Quantile(0.95))
 	return nil
 }
