@@ -160,18 +160,19 @@ func TestWorkerProcessEnds(t *testing.T) {
 }
 
 func TestTimeouts(t *testing.T) {
+	request := func(c *Config, limit time.Duration) { c.RequestTimeout = limit }
 	cases := []struct {
 		name string
-		edit func(*Config)
+		edit func(*Config, time.Duration)
 		ctx  bool // the ctx worker hangs, else gen
 		body string
 		gen  func(int, seen, http.ResponseWriter, *http.Request)
 	}{
-		{"request, ctx", func(c *Config) { c.RequestTimeout = 50 * time.Millisecond }, true, hello, nil},
-		{"request, gen", func(c *Config) { c.RequestTimeout = 100 * time.Millisecond }, false, hello, nil},
-		{"admission", func(c *Config) { c.AdmissionTimeout = 50 * time.Millisecond }, false, streamed, nil},
+		{"request, ctx", request, true, hello, nil},
+		{"request, gen", request, false, hello, nil},
+		{"admission", func(c *Config, limit time.Duration) { c.AdmissionTimeout = limit }, false, streamed, nil},
 		{
-			"first event", func(c *Config) { c.RequestTimeout = 100 * time.Millisecond }, false, streamed,
+			"first event", request, false, streamed,
 			func(_ int, _ seen, w http.ResponseWriter, r *http.Request) {
 				stream(w)
 				w.(http.Flusher).Flush()
@@ -189,11 +190,18 @@ func TestTimeouts(t *testing.T) {
 			if c.ctx {
 				ctx, gen = hang, genReply{}.script
 			}
-			r := newRig(t, []*stub{newStub(t, discovery.Context, ctx)}, []*stub{newStub(t, discovery.Generation, gen)}, withConfig(c.edit))
-			r.post(completions, c.body).wantError(t, 504, `"type":"timeout"`)
-			<-r.ctx[0].aborts
-			if !c.ctx {
-				<-r.gen[0].aborts
+			for limit := 50 * time.Millisecond; ; limit *= 2 { // until the worker that hangs has got its leg in time
+				r := newRig(t, []*stub{newStub(t, discovery.Context, ctx)}, []*stub{newStub(t, discovery.Generation, gen)},
+					withConfig(func(cfg *Config) { c.edit(cfg, limit) }))
+				r.post(completions, c.body).wantError(t, 504, `"type":"timeout"`)
+				if hangs := map[bool]*stub{true: r.ctx[0], false: r.gen[0]}[c.ctx]; len(hangs.requests()) == 0 && limit < 30*time.Second {
+					continue
+				}
+				<-r.ctx[0].aborts
+				if !c.ctx {
+					<-r.gen[0].aborts
+				}
+				return
 			}
 		})
 	}

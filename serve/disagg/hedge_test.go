@@ -13,7 +13,7 @@ func hedged(c *Config) { c.HedgeAfter = time.Millisecond }
 func TestSlowFirstLegIsHedged(t *testing.T) {
 	began := make(chan struct{}, 8)
 	slow := newStub(t, discovery.Context, block(began))
-	r := newRig(t, []*stub{slow, newStub(t, discovery.Context, ctxReply{}.script)}, []*stub{newStub(t, discovery.Generation, genReply{}.script)}, withConfig(hedged))
+	r := newRig(t, []*stub{slow, newStub(t, discovery.Context, after(began, ctxReply{}.script))}, []*stub{newStub(t, discovery.Generation, genReply{}.script)}, withConfig(hedged))
 	a := r.post(completions, hello)
 	a.wantOK(t, "ABC")
 	if a.header.Get("X-Disagg-Ctx-Server") != r.ctx[1].id {

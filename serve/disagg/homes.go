@@ -41,6 +41,7 @@ type homes struct {
 	store    Homes
 	obs      Observer
 	now      func() time.Time
+	patience time.Duration // homeFindLimit, but in tests
 	warn     func(code, message string)
 	queue    chan keeping
 	keepers  sync.WaitGroup
@@ -74,7 +75,7 @@ func newHomes(store Homes, obs Observer, now func() time.Time, warn func(code, m
 	if err != nil {
 		panic(fmt.Sprintf("disagg: table of %d homes: %v", homesKnown, err))
 	}
-	h := &homes{store: store, obs: obs, now: now, warn: warn, known: known, queue: make(chan keeping, homeQueue)}
+	h := &homes{store: store, obs: obs, now: now, patience: homeFindLimit, warn: warn, known: known, queue: make(chan keeping, homeQueue)}
 	var ctx context.Context
 	ctx, h.stopKeep = context.WithCancel(context.Background())
 	for range homeKeepers {
@@ -120,7 +121,7 @@ func (h *homes) find(ctx context.Context, p *RoutePlan, routers map[discovery.Ro
 }
 
 func (h *homes) ask(ctx context.Context, keeper router.Keeper, role discovery.Role, id string) {
-	ctx, cancel := context.WithTimeout(ctx, homeFindLimit)
+	ctx, cancel := context.WithTimeout(ctx, h.patience)
 	defer cancel()
 	key := homeKey(role, id)
 	at, err := h.store.Find(ctx, key)
@@ -161,7 +162,7 @@ func (h *homes) settled(p *RoutePlan) {
 	if len(p.kept) == 0 {
 		return
 	}
-	timer := time.NewTimer(homeFindLimit)
+	timer := time.NewTimer(h.patience)
 	defer timer.Stop()
 	for _, done := range p.kept {
 		select {

@@ -62,6 +62,7 @@ type frontends struct {
 	t        *testing.T
 	ctx, gen []*stub
 	store    *sharedHomes
+	clock    *manualClock // nil = time itself
 }
 
 func newFrontends(t *testing.T) *frontends {
@@ -78,6 +79,9 @@ func newFrontends(t *testing.T) *frontends {
 func (f *frontends) start(skew int) *rig {
 	r := newRig(f.t, f.ctx, f.gen, func(_ *rig, p *Parts) {
 		p.Homes = f.store
+		if f.clock != nil {
+			p.Now = f.clock.now
+		}
 		p.Context, p.Generation = router.NewConversation(router.Config{Type: router.KindConversation}), router.NewHybrid(router.Config{Type: router.KindHybrid})
 	})
 	for i := range skew {
@@ -124,7 +128,7 @@ func TestConversationsAreSharedAmongFrontends(t *testing.T) {
 	}
 	k.Settle("c", other)
 	f.at(late, "c")
-	for end := time.Now().Add(5 * time.Second); k.Home("c") != ctx; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); k.Home("c") != ctx; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("two frontends disagree for good: %s and %s", k.Home("c"), ctx)
 		}
@@ -135,6 +139,7 @@ func TestConversationsAreSharedAmongFrontends(t *testing.T) {
 func TestConversationsWithoutTheirStore(t *testing.T) {
 	f := newFrontends(t)
 	f.store.set(true)
+	f.clock = newClock() // the rest after a failure is as long as the test wants
 	r := f.start(0)
 	ctx, gen := f.at(r, "c")
 	for range 3 {
@@ -157,7 +162,8 @@ func TestConversationsWithoutTheirStore(t *testing.T) {
 	if !warned() {
 		t.Error("no warning")
 	}
-	for end := time.Now().Add(5 * time.Second); f.store.of(discovery.Context, "c") != ctx || warned(); time.Sleep(50 * time.Millisecond) {
+	f.clock.move(homeRest)
+	for end := time.Now().Add(30 * time.Second); f.store.of(discovery.Context, "c") != ctx || warned(); time.Sleep(5 * time.Millisecond) {
 		f.at(r, "c")
 		if time.Now().After(end) {
 			t.Fatal("the store is back, and nobody told it")

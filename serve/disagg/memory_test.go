@@ -79,7 +79,7 @@ func TestBrokenBodyIsAnswered(t *testing.T) {
 		defer conn.Close()
 		_, _ = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\n%s", completions, body)
 		_ = conn.(*net.TCPConn).CloseWrite()
-		_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+		_ = conn.SetReadDeadline(time.Now().Add(30 * time.Second))
 		if answer, err := io.ReadAll(conn); err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 400") {
 			t.Errorf("%s: %q, %v", name, answer, err)
 		}

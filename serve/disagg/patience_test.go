@@ -1,6 +1,7 @@
 package disagg
 
 import (
+	"context"
 	"net/http"
 	"strconv"
 	"testing"
@@ -35,16 +36,21 @@ func TestClientsLimitTheirRequests(t *testing.T) {
 	for _, bad := range []string{"0", "-1", "1.5", "soon"} {
 		r.post(completions, hello, openai.HeaderTimeout, bad).wantError(t, 400, openai.HeaderTimeout)
 	}
-	slow := newRig(t, []*stub{newStub(t, discovery.Context, func(_ int, _ seen, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })},
+	began := make(chan struct{}, 2)
+	slow := newRig(t, []*stub{newStub(t, discovery.Context, block(began))},
 		[]*stub{newStub(t, discovery.Generation, genReply{}.script)}, withConfig(func(c *Config) { c.MaxInflight, c.MaxQueued = 1, 8 }))
+	ctx, leave := context.WithCancel(t.Context())
 	first := make(chan answer, 1)
-	go func() { first <- slow.post(completions, hello, openai.HeaderTimeout, "300") }()
-	for len(slow.ctx[0].requests()) == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	go func() { first <- slow.postCtx(ctx, completions, hello) }()
+	<-began
 	slow.post(completions, hello, openai.HeaderTimeout, "50").wantError(t, 503)
-	(<-first).wantError(t, http.StatusGatewayTimeout, openai.HeaderTimeout)
+	leave()
+	<-first
 	if n := len(slow.ctx[0].requests()); n != 1 {
 		t.Errorf("%d prefills; the one that was late in the queue must cost none", n)
 	}
+	for slow.s.Snapshot().Inflight > 0 { // its place is free again
+		time.Sleep(time.Millisecond)
+	}
+	slow.post(completions, hello, openai.HeaderTimeout, "100").wantError(t, http.StatusGatewayTimeout, openai.HeaderTimeout)
 }

@@ -262,7 +262,7 @@ func TestResumeGivesUp(t *testing.T) {
 	half := len(w.stream(seen{path: completions})) / 2
 	w.cut = []int{half, 0, 0, 0, 0, 0, 0, 0}
 	r := newRig(t, []*stub{newStub(t, discovery.Context, ctxReply{}.script)}, resumers(t, w, 2),
-		withConfig(func(c *Config) { c.AdmissionTimeout = 50 * time.Millisecond }))
+		withConfig(func(c *Config) { c.AdmissionTimeout = 2 * time.Second }))
 	a := r.post(completions, streamed)
 	if last := a.events[len(a.events)-1]; !strings.HasPrefix(last, `{"error"`) || a.err == nil {
 		t.Errorf("%q, %v", a.events, a.err)

@@ -306,6 +306,9 @@ func newRig(t *testing.T, ctx, gen []*stub, opts ...rigOption) *rig {
 	if r.s, err = New(r.cfg, parts); err != nil {
 		t.Fatal(err)
 	}
+	if r.s.homes != nil {
+		r.s.homes.patience = 30 * time.Second // machines that do other things, too
+	}
 	runCtx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); r.reg.Run(runCtx) }()

@@ -81,7 +81,8 @@ func TestRoleIsNoFirstToken(t *testing.T) {
 		case <-r.Context().Done():
 			return
 		}
-		stream(w, `{"choices":[{"index":0,"delta":{"content":"A"},"finish_reason":"stop"}]}`, "[DONE]")
+		// At once: behind the first token silence counts.
+		_, _ = io.WriteString(w, `data: {"choices":[{"index":0,"delta":{"content":"A"},"finish_reason":"stop"}]}`+"\n\ndata: [DONE]\n\n")
 	})
 	r := newRig(t, []*stub{newStub(t, discovery.Context, ctxReply{}.script)}, []*stub{g}, withConfig(func(c *Config) { c.StreamIdle = 20 * time.Millisecond }))
 	a := r.post(chats, chatStreamed)

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"tandem/test/ports"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -349,11 +351,8 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("headers %q were sent", h)
 		}
 	}
-	ln, _ := net.Listen("tcp", "127.0.0.1:0")
-	addr := ln.Addr().String()
-	ln.Close()
 	var op *net.OpError
-	if _, err := c.Post(t.Context(), "http://"+addr+"/", nil, nil); !errors.As(err, &op) || op.Op != "dial" {
+	if _, err := c.Post(t.Context(), "http://"+ports.Address(t)+"/", nil, nil); !errors.As(err, &op) || op.Op != "dial" {
 		t.Errorf("a closed port: %v", err)
 	}
 }
