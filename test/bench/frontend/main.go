@@ -1,10 +1,12 @@
 package main
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -30,11 +32,14 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 3, "rounds; in each, all targets take turns")
 	flag.DurationVar(&o.each, "each", 8*time.Second, "length of one target's turn with paced streams; half of it with short requests")
 	flag.Parse()
-	run := func() error { return bench(o, os.Stdout, os.Stderr) }
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM) // proxies end with it
+	run := func() error { return bench(ctx, o, os.Stdout, os.Stderr) }
 	if *isStub {
 		run = func() error { return serveStubs(os.Stdin, os.Stdout) }
 	}
-	if err := run(); err != nil {
+	err := run()
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -50,7 +55,7 @@ func manyFiles() {
 }
 
 // bench measures all proxies and prints a table; progress goes to log.
-func bench(o options, out, log io.Writer) error {
+func bench(ctx context.Context, o options, out, log io.Writer) error {
 	manyFiles()
 	addrs, stop, err := startStubs()
 	if err != nil {
@@ -73,7 +78,7 @@ func bench(o options, out, log io.Writer) error {
 		if err != nil {
 			return err
 		}
-		t, err := l.start(dir, addrs, port)
+		t, err := l.start(ctx, dir, addrs, port)
 		if err != nil {
 			_, _ = fmt.Fprintf(log, "left out: %s: %v\n", l.name, err)
 			missing = append(missing, l.name)
@@ -82,7 +87,9 @@ func bench(o options, out, log io.Writer) error {
 		defer t.process.Stop()
 		targets = append(targets, t)
 	}
-	measure(o, targets, log)
+	if err := measure(ctx, o, targets, log); err != nil {
+		return err
+	}
 	return report(o, targets, missing, out, log)
 }
 
@@ -95,10 +102,13 @@ func launchers(o options) []launcher {
 }
 
 // measure lets the targets take turns, so that what else the machine does meets all of them.
-func measure(o options, targets []*target, log io.Writer) {
+func measure(ctx context.Context, o options, targets []*target, log io.Writer) error {
 	for round := range o.rounds {
 		_, _ = fmt.Fprintf(log, "round %d of %d, %d targets\n", round+1, o.rounds, len(targets))
 		for _, t := range targets {
+			if err := ctx.Err(); err != nil {
+				return err //nolint:wrapcheck // it says that all was interrupted
+			}
 			l := t.loader()
 			t.paced = append(t.paced, l.run(o.streams, o.tokens, pacePrompt, o.each))
 			l.client.CloseIdleConnections()
@@ -122,6 +132,7 @@ func measure(o options, targets []*target, log io.Writer) {
 		_, _ = fmt.Fprintf(log, "%s: up to %d open streams\n", t.name, o.open)
 		t.hold(o.open)
 	}
+	return ctx.Err() //nolint:wrapcheck // as above
 }
 
 // hold measures memory for open streams: what the second half of them adds, because the first half finds memory that the
@@ -142,11 +153,11 @@ func (t *target) hold(n int) {
 // report prints the table, and to log what went wrong. missing are the proxies that did not start.
 func report(o options, targets []*target, missing []string, out, log io.Writer) error {
 	var table strings.Builder
-	fmt.Fprintf(&table, "%d streams of %d tokens, one each %v; %d rounds of %v in which all take turns. `direct` is the stub without a proxy, with its times themselves.", o.streams, o.tokens, tick, o.rounds, o.each)
+	fmt.Fprintf(&table, "%d streams of %d tokens, one each %v; %d rounds of %v in which all take turns. `direct` is the stub without a proxy, with its times themselves; ratios are to one leg.", o.streams, o.tokens, tick, o.rounds, o.each)
 	for _, name := range missing {
 		fmt.Fprintf(&table, " %s is left out: it was not installed or did not start.", name)
 	}
-	table.WriteString("\n\n| | requests/s per core | tandem's by it | KiB for one more open stream | its by tandem's | MiB with the streams open | added to time to first token, p50 / p99 ms | errors |\n|---|---|---|---|---|---|---|---|\n")
+	table.WriteString("\n\n| | requests/s per core | tandem over it | KiB for one more open stream | it over tandem | MiB with the streams open | added to time to first token, p50 / p99 ms | errors |\n|---|---|---|---|---|---|---|---|\n")
 	base := &target{}
 	for _, t := range targets {
 		if t.process != nil && strings.HasPrefix(t.name, "tandem") {
@@ -183,7 +194,10 @@ func (t *target) row(base *target, direct rounds) string {
 		}
 		return float64(d.Microseconds()) / 1000
 	}
-	rate, times, kib, size, all := "", "", "", "", ""
+	added, rate, times, kib, size, all := "none came", "", "", "", "", ""
+	if len(t.paced.sum().first) > 0 {
+		added = fmt.Sprintf("%.2f / %.2f", ms(0.5), ms(0.99))
+	}
 	if t.took > 0 {
 		rate = fmt.Sprintf("%.0f", t.perCore())
 	}
@@ -196,6 +210,6 @@ func (t *target) row(base *target, direct rounds) string {
 			size = fmt.Sprintf("%.2f", t.bytes/base.bytes)
 		}
 	}
-	return fmt.Sprintf("| %s | %s | %s | %s | %s | %s | %.2f / %.2f | %d of %d |\n", t.name, rate, times, kib, size, all, ms(0.5), ms(0.99),
+	return fmt.Sprintf("| %s | %s | %s | %s | %s | %s | %s | %d of %d |\n", t.name, rate, times, kib, size, all, added,
 		t.paced.sum().errs+t.burst.sum().errs, t.paced.sum().all+t.burst.sum().all)
 }

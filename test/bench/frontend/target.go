@@ -60,8 +60,7 @@ func startStubs() (addrs map[string]string, stop func(), err error) {
 }
 
 // launch starts a proxy and waits until it answers chats.
-func launch(name, auth string, port int, env []string, bin string, args ...string) (*target, error) {
-	ctx := context.Background()
+func launch(ctx context.Context, name, auth string, port int, env []string, bin string, args ...string) (*target, error) {
 	p, err := cluster.Start(ctx, env, bin, args...)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
@@ -123,18 +122,18 @@ func freePort() (int, error) {
 // launcher starts one proxy in front of the stubs.
 type launcher struct {
 	name  string
-	start func(dir string, addrs map[string]string, port int) (*target, error)
+	start func(ctx context.Context, dir string, addrs map[string]string, port int) (*target, error)
 }
 
 // tandem starts our frontend over the stubs of two roles; the same one twice is a mixed worker.
-func tandem(bin, name, ctx, gen string) launcher {
-	return launcher{name, func(dir string, addrs map[string]string, port int) (*target, error) {
-		file := filepath.Join(dir, ctx+".yaml")
-		yaml := fmt.Sprintf("hostname: 127.0.0.1\ncontext_servers: {urls: [%q]}\ngeneration_servers: {urls: [%q]}\n", addrs[ctx], addrs[gen])
+func tandem(bin, name, prefill, decode string) launcher {
+	return launcher{name, func(ctx context.Context, dir string, addrs map[string]string, port int) (*target, error) {
+		file := filepath.Join(dir, prefill+".yaml")
+		yaml := fmt.Sprintf("hostname: 127.0.0.1\ncontext_servers: {urls: [%q]}\ngeneration_servers: {urls: [%q]}\n", addrs[prefill], addrs[decode])
 		if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
 			return nil, fmt.Errorf("configuration of %s: %w", name, err)
 		}
-		return launch(name, "", port, nil, bin, "serve", "-c", file, "--port", strconv.Itoa(port), "--log-level", "warn")
+		return launch(ctx, name, "", port, nil, bin, "serve", "-c", file, "--port", strconv.Itoa(port), "--log-level", "warn")
 	}}
 }
 
@@ -143,12 +142,12 @@ func named(name, bin string) string { return strings.TrimSpace(name + " " + page
 
 func sglang(bin string) launcher {
 	name := named("sglang-router", bin)
-	return launcher{name, func(_ string, addrs map[string]string, port int) (*target, error) {
+	return launcher{name, func(ctx context.Context, _ string, addrs map[string]string, port int) (*target, error) {
 		metrics, err := freePort()
 		if err != nil {
 			return nil, err
 		}
-		return launch(name, "", port, nil, bin, "launch", "--worker-urls", "http://"+addrs["mixed"], "--host", "127.0.0.1",
+		return launch(ctx, name, "", port, nil, bin, "launch", "--worker-urls", "http://"+addrs["mixed"], "--host", "127.0.0.1",
 			"--port", strconv.Itoa(port), "--policy", "round_robin", "--prometheus-port", strconv.Itoa(metrics), "--log-level", "warn",
 			"--max-concurrent-requests", "8192", "--queue-size", "8192")
 	}}
@@ -156,7 +155,7 @@ func sglang(bin string) launcher {
 
 func litellm(bin string) launcher {
 	name := named("litellm", bin)
-	return launcher{name, func(dir string, addrs map[string]string, port int) (*target, error) {
+	return launcher{name, func(ctx context.Context, dir string, addrs map[string]string, port int) (*target, error) {
 		file := filepath.Join(dir, "litellm.yaml")
 		yaml := fmt.Sprintf("model_list:\n- model_name: %s\n  litellm_params: {model: openai/%s, api_base: \"http://%s/v1\", api_key: none}\n"+
 			"litellm_settings: {num_retries: 0, telemetry: false}\ngeneral_settings: {master_key: sk-bench}\n", modelName, modelName, addrs["mixed"])
@@ -164,7 +163,7 @@ func litellm(bin string) launcher {
 			return nil, fmt.Errorf("configuration of %s: %w", name, err)
 		}
 		env := []string{"LITELLM_LOCAL_MODEL_COST_MAP=True", "LITELLM_LOG=ERROR"}
-		return launch(name, "sk-bench", port, env, bin, "--config", file, "--host", "127.0.0.1", "--port", strconv.Itoa(port), "--num_workers", "1")
+		return launch(ctx, name, "sk-bench", port, env, bin, "--config", file, "--host", "127.0.0.1", "--port", strconv.Itoa(port), "--num_workers", "1")
 	}}
 }
 

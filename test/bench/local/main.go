@@ -74,7 +74,7 @@ func run(o *options, out, log io.Writer) error {
 		return err
 	}
 	var table strings.Builder
-	fmt.Fprintf(&table, "%s, %d threads, tokens per second: medians of interleaved repetitions, and theirs of the ratios, with least and greatest. Tandem: %s.",
+	fmt.Fprintf(&table, "%s, %d threads, tokens per second: medians of interleaved repetitions and of their ratios, with least and greatest. Tandem: %s.",
 		filepath.Base(path), o.threads, ours.Info())
 	if len(peers) > 0 {
 		fmt.Fprintf(&table, " llama.cpp: llama-cpp-python %s, the better of flash attention on and off.\n\n| | repetitions | tandem | llama.cpp | ratio |\n|---|---|---|---|---|\n", peers[0].Version)
