@@ -223,12 +223,12 @@ func report(o *options, tools []*tool, missing []string, out io.Writer) error {
 	for _, tool := range tools {
 		fmt.Fprintf(&t, " %s (%d) |", tool.name, len(tool.got))
 	}
-	t.WriteString(" furthest from ours | allowed |\n|---|" + strings.Repeat("---|", len(tools)+2) + "\n")
+	t.WriteString(" furthest from ours | within noise |\n|---|" + strings.Repeat("---|", len(tools)+2) + "\n")
 	var apart []string
 	for _, k := range keys {
 		fmt.Fprintf(&t, "| %s |", k.text)
 		base, spread := tools[0].median(k.key)
-		worst, allowed := 0.0, noise*base
+		worst, verdict := 0.0, "yes"
 		for _, tool := range tools {
 			m, s := tool.median(k.key)
 			if m == 0 {
@@ -236,15 +236,13 @@ func report(o *options, tools []*tool, missing []string, out io.Writer) error {
 				continue
 			}
 			fmt.Fprintf(&t, " %.2f |", m)
-			limit := max(noise*base, spread, s)
-			if d := math.Abs(m - base); d >= worst {
-				worst, allowed = d, limit
-			}
-			if math.Abs(m-base) > limit {
-				apart = append(apart, fmt.Sprintf("%s of %s", k.key, tool.name))
+			off := math.Abs(m - base)
+			worst = max(worst, off)
+			if off > max(noise*base, spread, s) {
+				verdict, apart = "NO", append(apart, fmt.Sprintf("%s of %s", k.key, tool.name))
 			}
 		}
-		fmt.Fprintf(&t, " %.2f | %.2f |\n", worst, allowed)
+		fmt.Fprintf(&t, " %.2f | %s |\n", worst, verdict)
 	}
 	if _, err := io.WriteString(out, t.String()); err != nil {
 		return fmt.Errorf("report: %w", err)
