@@ -87,7 +87,7 @@ func (f *planFlags) run(log, out io.Writer) error {
 	series := make([]plot.Series, 3)
 	series[0].Name, series[1].Name, series[2].Name = "ideal", "simulated", "mixed"
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	_, _ = fmt.Fprintln(t, "in flight\tuser tok/s\tideal tok/s/acc\tctx\tgen\twhole\tsimulated\tuser\tTTFT p95\tbelow ideal\t")
+	_, _ = fmt.Fprintln(t, "in flight\tuser tok/s\tideal tok/s/acc\tctx\tgen\twhole\tsimulated\tuser\tTTFT p95\tctx busy\tgen busy\tbelow ideal\t")
 	for _, p := range a.Points {
 		series[0].Points = append(series[0].Points, plot.Point{X: p.UserTPS, Y: p.Ideal})
 		m, err := plan.Check(q, ctx, gen, a, p)
@@ -95,8 +95,8 @@ func (f *planFlags) run(log, out io.Writer) error {
 			return err
 		}
 		series[1].Points = append(series[1].Points, plot.Point{X: m.UserTPS, Y: m.TPSPerGPU})
-		_, _ = fmt.Fprintf(t, "%d\t%.1f\t%.1f\t%d\t%d\t%.1f\t%.1f\t%.1f\t%.2f s\t%.0f %%\t\n",
-			p.Flight, p.UserTPS, p.Ideal, p.Ctx, p.Gen, p.Whole, m.TPSPerGPU, m.UserTPS, m.TTFTp95, 100*(1-m.TPSPerGPU/p.Ideal))
+		_, _ = fmt.Fprintf(t, "%d\t%.1f\t%.1f\t%d\t%d\t%.1f\t%.1f\t%.1f\t%.2f s\t%.0f %%\t%.0f %%\t%.0f %%\t\n",
+			p.Flight, p.UserTPS, p.Ideal, p.Ctx, p.Gen, p.Whole, m.TPSPerGPU, m.UserTPS, m.TTFTp95, 100*m.CtxBusy, 100*m.GenBusy, 100*(1-m.TPSPerGPU/p.Ideal))
 		if f.mixed {
 			x, err := plan.Mixed(q, mixed, 1, p.Flight)
 			if err != nil {

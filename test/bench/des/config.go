@@ -40,8 +40,11 @@ type Config struct {
 	// ForceRank is a wrapper around the worker that names a rank of its own for
 	// every request, in turn, as a hint.
 	ForceRank bool
-	HideIDs   bool // frontends place by conversation, but workers get no ids
-	Retries   int  // of a leg that fails, on another instance
+	// RankRouter is a wrapper too, if it has a type: its router takes each ctx rank for a worker, by what that
+	// rank has cached and has to do, and what it chose is named as a hint.
+	RankRouter router.Config
+	HideIDs    bool // frontends place by conversation, but workers get no ids
+	Retries    int  // of a leg that fails, on another instance
 
 	relabel []int // other names of the ranks that ForceRank names
 }
@@ -130,6 +133,9 @@ func (c *Config) Validate() error {
 	}
 	if err := c.Ctx.validate(); err != nil {
 		return fmt.Errorf("ctx: %w", err)
+	}
+	if err := c.RankRouter.Validate(); c.RankRouter.Type != "" && err != nil {
+		return fmt.Errorf("rank router: %w", err)
 	}
 	if c.Gen.Instances > 0 {
 		if err := c.Gen.validate(); err != nil {

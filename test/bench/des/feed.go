@@ -53,6 +53,7 @@ func (in *instance) publish() {
 					l.Observe(id, life, out)
 				}
 			}
+			in.tellRanks(f, life, out)
 		}
 	})
 }

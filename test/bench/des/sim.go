@@ -33,6 +33,7 @@ type Sim struct {
 // frontend is one frontend's routers.
 type frontend struct {
 	ctx, gen router.Router
+	ranks    router.Router // of a wrapper that names ranks, nil = none
 }
 
 // New makes the cluster of a valid Config.
@@ -66,6 +67,11 @@ func New(cfg Config) (*Sim, error) {
 		}
 		if f.gen, err = router.NewRouter(cfg.Gen.Router); err != nil {
 			return nil, err
+		}
+		if cfg.RankRouter.Type != "" {
+			if f.ranks, err = router.NewRouter(cfg.RankRouter); err != nil {
+				return nil, err
+			}
 		}
 		s.fronts = append(s.fronts, f)
 	}
@@ -205,6 +211,7 @@ func (s *Sim) kill(in *instance) {
 			f.gen.Forget(in.ID)
 		} else {
 			f.ctx.Forget(in.ID)
+			in.forgetRanks(f)
 		}
 	}
 	for _, id := range ids {

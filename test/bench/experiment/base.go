@@ -115,7 +115,8 @@ var (
 	skew       = metric{"queue_skew", "queue skew", "", 2, (*des.Result).QueueSkew}
 	padded     = metric{"padded_worst", "padded, worst rank", "%", 1, func(r *des.Result) float64 { return 100 * r.PaddedWorst() }}
 	pinned     = metric{"conv_skew", "conversations placed, skew", "", 2, (*des.Result).PlacedSkew}
-	busy       = metric{"utilisation", "ranks busy", "%", 0, func(r *des.Result) float64 { return 100 * r.Utilisation() }}
+	busy       = metric{"utilisation", "ctx ranks busy", "%", 0, func(r *des.Result) float64 { return 100 * r.Utilisation() }}
+	genBusy    = metric{"gen_busy", "gen ranks busy", "%", 0, func(r *des.Result) float64 { return 100 * r.Usage(true).Busy }}
 	failed     = metric{"failed", "failed requests", "", 0, func(r *des.Result) float64 { return float64(len(r.Records) - len(r.Good()) + r.Unfinished) }}
 	moves      = metric{"moves", "turns that move", "%", 1, func(r *des.Result) float64 { return 100 * r.Reasons()["moved"] }}
 	outputTPS  = metric{"output_throughput", "output", "tok/s", 0, func(r *des.Result) float64 {

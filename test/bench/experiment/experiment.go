@@ -43,6 +43,9 @@ type metric struct {
 type check struct {
 	name string
 	test func(*Report) (got string, ok bool)
+	// shape, which may be nil, reports what is left of the check outside of its
+	// band: that the sign is right, with all that the seeds leave open.
+	shape func(*Report) bool
 }
 
 // Options say how much is run.

@@ -114,3 +114,40 @@ func TestSomeArms(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Outside of its band a change still has its shape if its sign is sure, and what
+// we aim at ourselves has none.
+func TestVerdictsTellShapesFromMisses(t *testing.T) {
+	report := func(to ...float64) *Report {
+		r := &Report{values: map[string]map[string][]float64{"a": {"m": {}}, "b": {"m": to}}}
+		for i := range to {
+			r.Seeds = append(r.Seeds, uint64(i))
+			r.values["a"]["m"] = append(r.values["a"]["m"], 10)
+		}
+		return r
+	}
+	falls, stays := changes("falls", "a", "b", "m", -0.3, -0.1), changes("stays", "a", "b", "m", -0.1, 0.1)
+	aim, skewed := reaches("aim", "a", "b", "m", -inf, -0.9), uneven(within("skewed", "b", "m", 1, 3), "b", "m", 1)
+	for _, c := range []struct {
+		check check
+		to    []float64
+		want  string
+	}{
+		{falls, []float64{8, 8.1, 7.9}, "pass"},
+		{falls, []float64{5, 5.1, 4.9}, "shape"},
+		{falls, []float64{9.9, 9.8, 10.3}, "MISS"},
+		{falls, []float64{12, 12.1, 11.9}, "MISS"},
+		{falls, []float64{5}, "MISS"}, // of one seed nothing is sure
+		{stays, []float64{5, 5.1, 4.9}, "MISS"},
+		{aim, []float64{5, 5.1, 4.9}, "MISS"},
+		{skewed, []float64{5, 5.1, 4.9}, "shape"},
+		{skewed, []float64{5, 0.1, 9}, "MISS"},
+		{skewed, []float64{0.1, 0.1, 0.2}, "MISS"},
+	} {
+		r := report(c.to...)
+		r.Experiment = &Experiment{checks: []check{c.check}}
+		if v := r.Verdicts()[0]; v.Word() != c.want {
+			t.Errorf("%s of %v: %s (%s), want %s", c.check.name, c.to, v.Word(), v.Got, c.want)
+		}
+	}
+}

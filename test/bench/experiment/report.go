@@ -24,7 +24,19 @@ type Value struct {
 type Verdict struct {
 	Check string `json:"check"`
 	Got   string `json:"got"`
-	Pass  bool   `json:"pass"`
+	Pass  bool   `json:"pass"`  // the mean lies in the band
+	Shape bool   `json:"shape"` // it does not, but the sign is right with 95 % confidence
+}
+
+// Word is the verdict for a table.
+func (v *Verdict) Word() string {
+	switch {
+	case v.Pass:
+		return "pass"
+	case v.Shape:
+		return "shape"
+	}
+	return "MISS"
 }
 
 // Values lists all figures, by arm and metric.
@@ -46,7 +58,7 @@ func (r *Report) Verdicts() (out []Verdict) {
 	}
 	for _, c := range r.Experiment.checks {
 		got, ok := c.test(r)
-		out = append(out, Verdict{Check: c.name, Got: got, Pass: ok})
+		out = append(out, Verdict{Check: c.name, Got: got, Pass: ok, Shape: !ok && c.shape != nil && len(r.Seeds) > 1 && c.shape(r)})
 	}
 	return out
 }
@@ -74,11 +86,7 @@ func (r *Report) Print(w io.Writer) {
 	align(w, rows)
 	p("\n")
 	for _, v := range r.Verdicts() {
-		word := "pass"
-		if !v.Pass {
-			word = "MISS"
-		}
-		p("%s  %s: %s\n", word, v.Check, v.Got)
+		p("%-5s %s: %s\n", v.Word(), v.Check, v.Got)
 	}
 	p("\n")
 }
@@ -154,12 +162,36 @@ func within(name, arm, metric string, low, high float64) check {
 }
 
 // changes checks that a metric changes from one arm to another by a part in a
-// band.
+// band. A band on one side of 0 has a shape: that side.
 func changes(name, from, to, metric string, low, high float64) check {
-	return check{name: name, test: func(r *Report) (string, bool) {
+	c := check{name: name, test: func(r *Report) (string, bool) {
 		m, half := r.change(from, to, metric)
 		return fmt.Sprintf("%+.1f ± %.1f %%, wanted %s", 100*m, 100*half, band(low, high)), m >= low && m <= high
 	}}
+	if low >= 0 || high <= 0 {
+		c.shape = func(r *Report) bool {
+			m, half := r.change(from, to, metric)
+			return low >= 0 && m > half || high <= 0 && m < -half
+		}
+	}
+	return c
+}
+
+// uneven lets what is beyond a band's upper end count as its shape: more of what
+// was published.
+func uneven(c check, arm, metric string, low float64) check {
+	c.shape = func(r *Report) bool {
+		m, half := interval(r.values[arm][metric])
+		return m-half >= low
+	}
+	return c
+}
+
+// reaches is a change that we aim at, and that nobody published: it has no shape.
+func reaches(name, from, to, metric string, low, high float64) check {
+	c := changes(name, from, to, metric, low, high)
+	c.shape = nil
+	return c
 }
 
 func band(low, high float64) string {

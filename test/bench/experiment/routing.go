@@ -7,6 +7,7 @@ import (
 	"tandem/engine/adprouter"
 	"tandem/engine/executor"
 	"tandem/serve/conversation"
+	"tandem/serve/router"
 	"tandem/test/bench/des"
 	"tandem/test/bench/workload"
 )
@@ -69,7 +70,7 @@ func leastQueued() *Experiment {
 		chart:   quantiles,
 		checks: []check{
 			within("round_robin: conversations are spread evenly", rr, "conv_skew", 1, 1.2),
-			within("round_robin: queue skew", rr, "queue_skew", 1.8, 3.5),
+			uneven(within("round_robin: queue skew", rr, "queue_skew", 1.8, 3.5), rr, "queue_skew", 1.8),
 			changes("least_queued: queue skew falls", rr, lq, "queue_skew", -inf, -0.25),
 			changes("least_queued: padding falls", rr, lq, "padded_worst", -inf, -0.25),
 			changes("least_queued: TTFT p90 falls", rr, lq, "ttft_p90", -0.30, -0.08),
@@ -78,42 +79,59 @@ func leastQueued() *Experiment {
 			changes("least_queued: throughput stays", rr, lq, "request_throughput", -0.02, 0.02),
 			within("recommended: queue skew", best, "queue_skew", 1, 1.3),
 			within("recommended: padding", best, "padded_worst", 0, 4),
-			changes("recommended: TTFT p99", rr, best, "ttft_p99", -inf, -0.45),
+			reaches("recommended: TTFT p99", rr, best, "ttft_p99", -inf, -0.45),
 			differs("recommended: reuse stays", rr, best, "block_reuse", 0.5),
-			changes("recommended: no loss of throughput", rr, best, "request_throughput", 0, inf),
+			reaches("recommended: no loss of throughput", rr, best, "request_throughput", 0, inf),
 		},
 	}
 }
 
+// sparse is the cluster of E2: a model of 49 thousand million active parameters on
+// devices of which each computes 12 thousand prompt tokens a second, with room for
+// 7.7 million tokens of 9.6 kB beside its part of the weights.
+func sparse(c *des.Config) {
+	c.Ctx.Instances, c.Ctx.Ranks = 3, 4
+	c.Ctx.Cost.CtxToken = 0.00007
+	c.Gen = group(executor.Gen, 1, 8, 120000)
+	c.Gen.Cost.Iteration = 0.012
+	c.Ctx.Core.Blocks = 120000
+	c.Ctx.Core.Layout.HeadDim = 40
+	c.Gen.Core.Layout.HeadDim = 40
+}
+
 func plumbing() *Experiment {
-	const scattered, named, native = "forced rank, no id", "forced rank and id", "id only"
-	config := func(o Options, force, hide bool) func(uint64) des.Config {
+	const inTurn, scattered, named, native = "ranks in turn, no id", "router's rank, no id", "router's rank and id", "id only"
+	const sessions = 460
+	config := func(o Options, set func(*des.Config)) func(uint64) des.Config {
 		return func(seed uint64) des.Config {
-			cfg := agentCluster(o, seed, func(c *des.Config) {
-				c.Ctx.Instances, c.Ctx.Ranks = 3, 4
-				c.Ctx.Core.Blocks = 60000
-				c.Ctx.Cost.CtxToken = 0.0002
-				c.Gen = group(executor.Gen, 1, 8, 60000)
-				c.Gen.Cost.Iteration = 0.012
-				c.ForceRank, c.HideIDs = force, hide
-				c.Load = live(460, seed)
-				c.Workload = agents(2200, seed, 460)
+			return agentCluster(o, seed, func(c *des.Config) {
+				sparse(c)
+				set(c)
+				c.Load = live(sessions, seed)
+				w := agentOptions(2200, seed)
+				w.LongTool = workload.Uniform(5, 10)
+				c.Workload = des.Aged(workload.Agentic(w), sessions, seed)
 				c.Measure = o.time(8 * time.Minute)
 			})
-			return cfg
+		}
+	}
+	byRouter := func(hide bool) func(*des.Config) {
+		return func(c *des.Config) {
+			c.RankRouter, c.HideIDs, c.Ctx.Core.EventBuffer = router.Config{Type: router.KindKVAware}, hide, 65536
 		}
 	}
 	return &Experiment{
 		ID: "e2", Title: "a wrapper that names ranks", Source: "dynamo pull request 10517",
-		Setup: "3 ctx instances of 4 ranks and one gen instance of 8, 460 live conversations",
+		Setup: "3 ctx instances of 4 ranks and one gen instance of 8, 460 live conversations, tools that take at most 10 s; the wrapper names the rank that its cache-aware router chose",
 		arms: func(o Options) []arm {
 			return []arm{
-				{name: scattered, config: config(o, true, true), published: map[string]string{"ttft_p95": "8.39", "request_throughput": "46"}},
-				{name: named, config: config(o, true, false), published: map[string]string{"ttft_p95": "4.84", "ttft_p99": "7.12", "request_throughput": "50"}},
-				{name: native, config: config(o, false, false), published: map[string]string{"ttft_p95": "4.81", "ttft_p99": "7.00"}},
+				{name: inTurn, config: config(o, func(c *des.Config) { c.ForceRank, c.HideIDs = true, true })},
+				{name: scattered, config: config(o, byRouter(true)), published: map[string]string{"ttft_p95": "8.39", "request_throughput": "46"}},
+				{name: named, config: config(o, byRouter(false)), published: map[string]string{"ttft_p95": "4.84", "ttft_p99": "7.12", "request_throughput": "50"}},
+				{name: native, config: config(o, func(*des.Config) {}), published: map[string]string{"ttft_p95": "4.81", "ttft_p99": "7.00"}},
 			}
 		},
-		metrics: []metric{p50, p95, p99, throughput, reuse, busy},
+		metrics: []metric{p50, p95, p99, throughput, reuse, busy, genBusy, meanE2E},
 		checks: []check{
 			changes("affinity: TTFT p95 falls", scattered, named, "ttft_p95", -0.60, -0.25),
 			changes("affinity: throughput rises", scattered, named, "request_throughput", 0.03, 0.15),
@@ -126,7 +144,7 @@ func plumbing() *Experiment {
 func subAgents() *Experiment {
 	scopes := []conversation.Scope{"", conversation.ScopeContext, conversation.ScopeBoth}
 	names := []string{"own", "context", "both"}
-	config := func(o Options, scope conversation.Scope, batch int) func(uint64) des.Config {
+	config := func(o Options, scope conversation.Scope, batch int, share bool) func(uint64) des.Config {
 		return func(seed uint64) des.Config {
 			return agentCluster(o, seed, func(c *des.Config) {
 				c.Ctx.Instances, c.Ctx.Ranks = 2, 4
@@ -142,7 +160,7 @@ func subAgents() *Experiment {
 				}
 				c.Load = live(160, seed)
 				w := workload.C4(700, seed)
-				w.Fanout, w.Children, w.ChildTurns, w.ShareParent = 0.08, workload.Uniform(4, 8), workload.Geometric(4), true
+				w.Fanout, w.Children, w.ChildTurns, w.ShareParent = 0.08, workload.Uniform(4, 8), workload.Geometric(4), share
 				c.Workload = des.Aged(workload.Agentic(w), 160, seed)
 				c.Measure = o.time(8 * time.Minute)
 			})
@@ -150,23 +168,28 @@ func subAgents() *Experiment {
 	}
 	name := func(i, batch int) string { return fmt.Sprintf("%s, batch %d", names[i], batch) }
 	const small, big = 8, 128
+	const owned, shared = "own, parent's prompt", "context, parent's prompt"
 	return &Experiment{
 		ID: "e3", Title: "sub-agents go where their parents are", Source: "TensorRT-LLM pull request 18684: context −2 to −9 % TTFT, both up to +23 %",
-		Setup: "2 ctx and 2 gen instances of 4 ranks, 160 trees with fan-outs of 4 to 8 that begin with their parents' context",
+		Setup: "2 ctx and 2 gen instances of 4 ranks, 160 trees with fan-outs of 4 to 8 that share a system prompt with all; two arms also their parents' prompts",
 		arms: func(o Options) (out []arm) {
 			for _, batch := range []int{small, big} {
 				for i, s := range scopes {
-					out = append(out, arm{name: name(i, batch), config: config(o, s, batch)})
+					out = append(out, arm{name: name(i, batch), config: config(o, s, batch, false)})
 				}
 			}
-			return out
+			return append(out, arm{name: owned, config: config(o, "", big, true)}, arm{name: shared, config: config(o, conversation.ScopeContext, big, true)})
 		},
-		metrics: []metric{meanTTFT, average("second_mean", "second token mean", second), quantile("second_p95", "second token p95", 0.95, second), meanE2E, throughput, reuse},
+		metrics: []metric{
+			meanTTFT, average("second_mean", "second token mean", second), quantile("second_p95", "second token p95", 0.95, second),
+			average("room", "of it, wait for room on gen", func(r *des.Record) time.Duration { return r.Room }), meanE2E, throughput, reuse, busy, genBusy,
+		},
 		checks: []check{
 			changes("context is no worse, small batch", name(0, small), name(1, small), "ttft_mean", -inf, 0.005),
 			changes("context is no worse, large batch", name(0, big), name(1, big), "ttft_mean", -inf, 0.005),
 			changes("both waits longer for gen, small batch", name(1, small), name(2, small), "second_mean", 0.03, inf),
 			changes("both makes no difference, large batch", name(1, big), name(2, big), "second_mean", -0.03, 0.03),
+			changes("context is better where sub-agents begin with their parents' prompts", owned, shared, "ttft_mean", -inf, 0),
 		},
 	}
 }
@@ -199,7 +222,7 @@ func evicted() *Experiment {
 		checks: []check{
 			within("the conversation router changes no rank", conv, "rank_changes", 0, 0),
 			within("the probing router does", probe, "rank_changes", 1e-9, inf),
-			{"reuse is higher by conversation", func(r *Report) (string, bool) {
+			{name: "reuse is higher by conversation", test: func(r *Report) (string, bool) {
 				a, b := r.mean(probe, "block_reuse"), r.mean(conv, "block_reuse")
 				return fmt.Sprintf("%.1f %%, probing %.1f %%", b, a), b > a
 			}},

@@ -54,8 +54,8 @@ func study() *Experiment {
 	for _, v := range variants() {
 		from, to := v.name+": round_robin", v.name+": least_work + moves"
 		e.checks = append(e.checks,
-			changes(v.name+": TTFT p99 of least_work with moves", from, to, "ttft_p99", -inf, 0),
-			changes(v.name+": throughput", from, to, "request_throughput", -0.005, inf),
+			reaches(v.name+": TTFT p99 of least_work with moves", from, to, "ttft_p99", -inf, 0),
+			reaches(v.name+": throughput", from, to, "request_throughput", -0.005, inf),
 			differs(v.name+": reuse", from, to, "block_reuse", 0.5))
 	}
 	e.arms = func(o Options) (out []arm) {

@@ -148,19 +148,17 @@ func task(o Options, seed uint64, in, out workload.Dist, rate float64, split boo
 	if split {
 		switch size {
 		case 1:
-			cfg.Ctx, cfg.Gen = dense(executor.Ctx, 2, 2), dense(executor.Gen, 1, 8)
+			cfg.Ctx, cfg.Gen = sharded(executor.Ctx, 2, 2), sharded(executor.Gen, 1, 8)
 		case 4:
-			cfg.Ctx, cfg.Gen = dense(executor.Ctx, 2, 4), dense(executor.Gen, 1, 4)
+			cfg.Ctx, cfg.Gen = sharded(executor.Ctx, 2, 4), sharded(executor.Gen, 1, 4)
 		default:
-			cfg.Ctx, cfg.Gen = dense(executor.Ctx, 1, 8), dense(executor.Gen, 1, 4)
+			cfg.Ctx, cfg.Gen = sharded(executor.Ctx, 1, 8), sharded(executor.Gen, 1, 4)
 		}
 		cfg.Ctx.Core.MaxNumTokens = 8192
-		cfg.Ctx.Router = router.Config{Type: router.KindLoad, UseTokens: true}
 		return cfg
 	}
-	cfg.Ctx = dense(executor.Mixed, 3, 4)
+	cfg.Ctx = sharded(executor.Mixed, 3, 4)
 	cfg.Ctx.Core.MaxNumTokens, cfg.Ctx.Core.PrefillMixed = max(size, 512), size
-	cfg.Ctx.Router = router.Config{Type: router.KindLoad, UseTokens: true}
 	return cfg
 }
 
@@ -210,8 +208,9 @@ func traces() *Experiment {
 							}
 							return des.Config{
 								Seed: seed, Ctx: g, Ideal: des.Ideal{Step: 12 * time.Millisecond}, Net: network(), Frontends: 1, Workload: s.make(seed),
-								Load:   schedule.Options{Mode: schedule.Rate, Rate: rate, Seed: seed, Recycle: true, Duration: time.Hour},
-								Warmup: o.time(30 * time.Second), Measure: o.time(40 * time.Second),
+								Load: schedule.Options{Mode: schedule.Rate, Rate: rate, Seed: seed, Recycle: true, Duration: time.Hour},
+								// As many prompts as there are beginnings must have come before a cache is warm.
+								Warmup: o.time(4 * time.Minute), Measure: o.time(time.Minute),
 							}
 						}, 4*time.Second, time.Second)
 						return map[string]float64{"capacity_at_slo": c}, err

@@ -168,6 +168,7 @@ func userSpeed(r *des.Result) float64 {
 // Measured is a cluster as the simulator finds it.
 type Measured struct {
 	UserTPS, TPSPerGPU, TTFTp95 float64
+	CtxBusy, GenBusy            float64 // part of the time in which its ranks work; mixed ones are ctx here
 }
 
 // Check simulates the whole cluster of a point, in a closed loop of as many
@@ -207,6 +208,7 @@ func measure(cfg des.Config, gpus int) (Measured, error) {
 	return Measured{
 		UserTPS: userSpeed(r), TPSPerGPU: float64(out) / r.Seconds() / float64(gpus),
 		TTFTp95: des.Quantile(r.Good(), 0.95, (*des.Record).TTFT),
+		CtxBusy: r.Usage(false).Busy, GenBusy: r.Usage(true).Busy,
 	}, nil
 }
 
