@@ -115,11 +115,12 @@ func (in *rendering) run() rendered {
 type sandbox struct {
 	tokens rendering // with the special tokens
 	places chan struct{}
-	path   string // of this program
+	path   string        // of this program
+	limit  time.Duration // of one rendering
 }
 
 func newSandbox(own *chat.Template, tok *tokenizer.Tokenizer) *sandbox {
-	s := &sandbox{places: make(chan struct{}, renderAtOnce)}
+	s := &sandbox{places: make(chan struct{}, renderAtOnce), limit: renderTime}
 	switch {
 	case own != nil:
 		o := own.Options()
@@ -145,7 +146,7 @@ func (s *sandbox) render(ctx context.Context, source string, messages, tools, kw
 	case <-ctx.Done():
 		return "", context.Cause(ctx)
 	}
-	ctx, cancel := context.WithTimeout(ctx, renderTime)
+	ctx, cancel := context.WithTimeout(ctx, s.limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, s.path, renderCommand)
 	var out, log limited
@@ -154,7 +155,7 @@ func (s *sandbox) render(ctx context.Context, source string, messages, tools, kw
 	cmd.Env, cmd.WaitDelay = []string{}, time.Second
 	if err := cmd.Run(); err != nil {
 		if ctx.Err() != nil {
-			return "", openai.Invalid("chat_template", "the template takes more than %v: simplify it", renderTime)
+			return "", openai.Invalid("chat_template", "the template takes more than %v: simplify it", s.limit)
 		}
 		line, _, _ := strings.Cut(log.String(), "\n")
 		return "", openai.Invalid("chat_template", "the template cannot be rendered within its limits: %s", openai.Cut(line, 200))

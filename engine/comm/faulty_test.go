@@ -84,8 +84,8 @@ func TestFaultsBetweenProcesses(t *testing.T) {
 		fault Fault
 		is    error
 	}{{FaultLose, ErrTimeout}, {FaultDuplicate, ErrDivergence}, {FaultCut, nil}} {
-		w := newWorld(t, layout{2, 2}, Config{Timeout: 800 * time.Millisecond})
-		within(t, 5*time.Second, func() {
+		w := newWorld(t, layout{2, 2}, Config{Timeout: 3 * time.Second})
+		within(t, time.Minute, func() {
 			for r, err := range faultyLoop(t, w, 10, &Rule{Fault: tc.fault, Rank: 3, Op: OpExchange, Iter: 5}) {
 				if err == nil || tc.is != nil && !errors.Is(err, tc.is) || !strings.Contains(err.Error(), "rank 3") {
 					t.Errorf("fault %d, rank %d: %v", tc.fault, r, err)

@@ -112,7 +112,7 @@ func TestKeyOfTheLeafOnly(t *testing.T) {
 
 func TestLateRanksAreNamed(t *testing.T) {
 	t.Parallel() // mostly waits
-	lis, err := Listen("127.0.0.1:0", Span{0, 0}, Config{Size: 4, JoinTimeout: 300 * time.Millisecond})
+	lis, err := Listen("127.0.0.1:0", Span{0, 0}, Config{Size: 4, JoinTimeout: 2 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +125,7 @@ func TestLateRanksAreNamed(t *testing.T) {
 		t.Error(err)
 	}
 	_, err = lis.Accept(t.Context())
-	for _, want := range []string{"ranks 1, 3 did not join within 300ms", "refused: rank 1 expects 5 ranks"} {
+	for _, want := range []string{"ranks 1, 3 did not join within 2s", "refused: rank 1 expects 5 ranks"} {
 		if !errors.Is(err, ErrTimeout) || !strings.Contains(err.Error(), want) {
 			t.Errorf("root: %v, want %q", err, want)
 		}
@@ -177,7 +177,7 @@ func TestStrangers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	within(t, 5*time.Second, func() {
+	within(t, time.Minute, func() {
 		_ = g.Close()
 		<-done
 	})

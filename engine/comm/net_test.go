@@ -107,7 +107,7 @@ func TestCutConnections(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			w, cut := newCutWorld(t, Config{})
-			within(t, 5*time.Second, func() { checkCut(t, w, cut, tc.wires, tc.during) })
+			within(t, time.Minute, func() { checkCut(t, w, cut, tc.wires, tc.during) })
 		})
 	}
 }
@@ -151,7 +151,8 @@ func TestFrozenProcess(t *testing.T) {
 	t.Parallel() // mostly waits
 	for _, op := range []Op{OpGather, OpAllGather} {
 		t.Run(op.String(), func(t *testing.T) {
-			w, cut := newCutWorld(t, Config{Timeout: 300 * time.Millisecond})
+			t.Parallel()
+			w, cut := newCutWorld(t, Config{Timeout: 1500 * time.Millisecond})
 			w.all(t, func(c Comm) error {
 				rec := record(c, 1)
 				rec.PayloadBytes = 16 << 20
@@ -161,7 +162,7 @@ func TestFrozenProcess(t *testing.T) {
 			for _, c := range cut.conns {
 				c.frozen.Store(true)
 			}
-			within(t, 8*time.Second, func() {
+			within(t, time.Minute, func() {
 				for r, err := range w.each(func(c Comm) error {
 					if op == OpGather {
 						_, err := c.Gather(t.Context(), make([]byte, 16<<20))
@@ -188,7 +189,7 @@ func TestFrozenProcess(t *testing.T) {
 
 func TestProcessThatDiesIsNamedAsAWhole(t *testing.T) {
 	w := newWorld(t, layout{1, 3}, Config{})
-	within(t, 5*time.Second, func() {
+	within(t, time.Minute, func() {
 		w.groups[1].hub.up.(*leaf).cancel() // its stream breaks without a word
 		err := w.ranks[0].Barrier(t.Context())
 		var p *PeerError

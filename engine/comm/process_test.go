@@ -118,7 +118,7 @@ func TestProcessThatIsKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = g.Close() })
-	within(t, 5*time.Second, func() {
+	within(t, time.Minute, func() {
 		var killed time.Time
 		_ = run(g, func() {
 			killed = time.Now()
@@ -146,7 +146,7 @@ func TestRootThatIsKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = g.Close() })
-	within(t, 5*time.Second, func() {
+	within(t, time.Minute, func() {
 		var killed time.Time
 		_ = run(g, func() {
 			killed = time.Now()
@@ -157,8 +157,8 @@ func TestRootThatIsKilled(t *testing.T) {
 	_ = victim.Wait()
 }
 
-// noticed bounds the time from a process's death until its peers say so.
-const noticed = 2 * time.Second
+// noticed bounds the time from a process's death until its peers say so: below the 30 s for which they would wait for it.
+const noticed = 20 * time.Second
 
 func checkKilled(t *testing.T, err error, who int, after time.Duration) {
 	t.Helper()
@@ -178,8 +178,8 @@ func checkNoticed(t *testing.T, after time.Duration) {
 
 func TestProcessThatIsStopped(t *testing.T) {
 	t.Parallel() // mostly waits
-	g, cmd := startChild(t, Config{Timeout: 500 * time.Millisecond})
-	within(t, 8*time.Second, func() {
+	g, cmd := startChild(t, Config{Timeout: 2 * time.Second})
+	within(t, time.Minute, func() {
 		err := run(g, func() { _ = cmd.Process.Signal(syscall.SIGSTOP) })
 		var late *TimeoutError
 		if !errors.As(err, &late) || !slices.Equal(late.Missing, []int{1}) || late.Iter < 100 {
@@ -194,7 +194,7 @@ func TestProcessThatIsStopped(t *testing.T) {
 func TestProcessThatHearsOfTheEnd(t *testing.T) {
 	t.Parallel() // mostly waits
 	g, cmd := startChild(t, Config{})
-	within(t, 8*time.Second, func() {
+	within(t, time.Minute, func() {
 		if err := run(g, func() { _ = g.Close() }); !errors.Is(err, ErrClosed) {
 			t.Error(err)
 		}

@@ -54,7 +54,7 @@ func TestGroupConnectionBreaks(t *testing.T) {
 			for i := range 8 {
 				wg.Go(func() { v.client(t, w.engines[0], uint64(i), 200, 3) })
 			}
-			within(t, 30*time.Second, wg.Wait)
+			within(t, 2*time.Minute, wg.Wait)
 			for i, err := range w.fall(5 * time.Second) {
 				if err == nil {
 					t.Errorf("process %d ended well", i)

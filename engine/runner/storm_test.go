@@ -214,9 +214,9 @@ func (c storm) run(t *testing.T) {
 		e.Shutdown(ctx)
 		cancel()
 	}
-	within(t, 30*time.Second, wg.Wait)
+	within(t, 2*time.Minute, wg.Wait)
 	if !c.drain {
-		for limit := time.Now().Add(10 * time.Second); e.Stats(time.Minute).Alive > 0; time.Sleep(time.Millisecond) {
+		for limit := time.Now().Add(time.Minute); e.Stats(time.Minute).Alive > 0; time.Sleep(time.Millisecond) {
 			if time.Now().After(limit) {
 				t.Fatalf("%d requests stay alive: %+v", e.Stats(time.Minute).Alive, e.Stats(time.Minute))
 			}
@@ -361,9 +361,9 @@ func TestGroupHandOverStorm(t *testing.T) {
 						wg.Go(func() { v[0].handOver(t, c.engines[0], g.engines[0], &ids, uint64(i), 25, size) })
 					}
 					if grace == 0 {
-						within(t, 30*time.Second, wg.Wait)
+						within(t, 2*time.Minute, wg.Wait)
 						for _, e := range []*Engine{c.engines[0], g.engines[0]} {
-							for limit := time.Now().Add(10 * time.Second); e.Stats(time.Minute).Alive > 0; time.Sleep(time.Millisecond) {
+							for limit := time.Now().Add(time.Minute); e.Stats(time.Minute).Alive > 0; time.Sleep(time.Millisecond) {
 								if time.Now().After(limit) {
 									t.Fatalf("stay alive: %+v", e.Stats(time.Minute))
 								}
@@ -379,7 +379,7 @@ func TestGroupHandOverStorm(t *testing.T) {
 					c.drain(grace)
 					g.drain(grace)
 					t.Logf("drained in %v", time.Since(began))
-					within(t, 30*time.Second, wg.Wait)
+					within(t, 2*time.Minute, wg.Wait)
 					c.empty()
 					g.empty()
 					for _, s := range g.servers {

@@ -39,7 +39,7 @@ func TestWriteBodyToClientThatDoesNotRead(t *testing.T) {
 
 // TestWriteBodyKeepsConnection: whole bodies of all sizes arrive, and the limit of one does not end the next.
 func TestWriteBodyKeepsConnection(t *testing.T) {
-	const limit = 50 * time.Millisecond
+	const limit = 400 * time.Millisecond
 	var size int
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/late" { // without a limit of its own, later than the last one

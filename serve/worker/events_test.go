@@ -151,7 +151,7 @@ func TestEventsAreStreamedToMany(t *testing.T) {
 	prompt(2, 2, 2, 2, 0)
 	var readers []io.Reader
 	for range 2 {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		req, _ := http.NewRequestWithContext(ctx, http.MethodGet, url+"?snapshot=1", nil)
 		resp, err := http.DefaultClient.Do(req)

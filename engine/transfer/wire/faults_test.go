@@ -82,7 +82,7 @@ func TestSilentByteWayTimesOut(t *testing.T) {
 			<-block
 		}
 	}
-	g := newGen(t, Config{NoLocal: true, NoShared: true, IdleTimeout: 400 * time.Millisecond}, newPool(16, 1024))
+	g := newGen(t, Config{NoLocal: true, NoShared: true, IdleTimeout: 1500 * time.Millisecond}, newPool(16, 1024))
 	g.pullTo(o.offer(1, 0, 16), 0, 0)
 	e := g.final(t, 1)
 	close(block)
@@ -181,7 +181,7 @@ func TestAttachIsTriedTwice(t *testing.T) {
 				}
 				return c, nil
 			}}
-			g := newGen(t, Config{NoLocal: true, NoShared: true, Dial: nw.dial, AttachTimeout: 500 * time.Millisecond}, newPool(16, 1024))
+			g := newGen(t, Config{NoLocal: true, NoShared: true, Dial: nw.dial, AttachTimeout: 1500 * time.Millisecond}, newPool(16, 1024))
 			h := o.offer(1, 0, 16)
 			g.pullTo(h, 0, 0)
 			checkOK(t, g.final(t, 1), 16)
@@ -194,7 +194,7 @@ func TestAttachGivesUp(t *testing.T) {
 		o := newOwner(t, cfg, newPool(16, 1024))
 		var attaches atomic.Int32
 		o.onAttach = func(transfer.Attach) bool { attaches.Add(1); return false }
-		cfg.AttachTimeout = 200 * time.Millisecond
+		cfg.AttachTimeout = 600 * time.Millisecond
 		g := newGen(t, cfg, newPool(16, 1024))
 		g.pullTo(o.offer(1, 0, 16), 0, 0)
 		checkFailed(t, g.final(t, 1), CodeTimeout, "twice")
@@ -215,13 +215,13 @@ func TestProgressExtendsAttach(t *testing.T) {
 		o := newOwner(t, cfg, newPool(16, 1024).fill(1))
 		peers := make(chan transfer.Attach, 1)
 		o.onAttach = func(a transfer.Attach) bool { peers <- a; return false }
-		cfg.AttachTimeout = 600 * time.Millisecond
+		cfg.AttachTimeout = 1500 * time.Millisecond
 		g := newGen(t, cfg, newPool(16, 1024))
 		g.pullTo(o.offer(1, 0, 16), 0, 0)
 		a := <-peers
-		tick := time.NewTicker(80 * time.Millisecond)
+		tick := time.NewTicker(100 * time.Millisecond)
 		defer tick.Stop()
-		for range 10 {
+		for range 20 {
 			<-tick.C
 			o.Progress(transfer.Progress{Peer: a.Peer, ID: a.ID})
 		}

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 var testLayout = transfer.Layout{Layers: 2, KVHeads: 2, HeadDim: 8, DType: "F32", BlockTokens: 4, Packing: "test"}
 
 // wait is how long a test waits for what must happen.
-const wait = 10 * time.Second
+const wait = time.Minute
 
 // pool is fake block memory. onBlock, if set, sees every access. With split its
 // blocks are shown through splitPool, and onRead sees each copy as it begins.

@@ -115,7 +115,7 @@ func TestHomesOutliveTheirFrontend(t *testing.T) {
 	}
 	until := func(what string, ok func() bool) {
 		t.Helper()
-		for end := time.Now().Add(5 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+		for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("not in time: %s", what)
 			}

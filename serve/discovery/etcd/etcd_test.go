@@ -98,7 +98,7 @@ func TestStoreAgainstEtcd(t *testing.T) {
 	}
 	put("/disagg/a/workers/w1", time.Minute)
 	put("/disagg/ab/workers/w", time.Minute) // another cluster
-	put("/disagg/a/workers/w2", time.Second)
+	put("/disagg/a/workers/w2", 2*time.Second)
 	f.until(t, "/disagg/a/workers/w1 /disagg/a/workers/w2")
 	f.until(t, "/disagg/a/workers/w1") // w2 is not refreshed
 	if err := store.Refresh(ctx, "/disagg/a/workers/w2", time.Second); !errors.Is(err, cluster.ErrAbsent) {

@@ -91,7 +91,7 @@ func TestOutcomes(t *testing.T) {
 
 func TestATimeoutAndAClosedDoor(t *testing.T) {
 	o := options(t, serve(t, &stub.Server{TTFT: time.Hour}), Chat, random(1), schedule.Options{Mode: schedule.Concurrency, Concurrency: 1})
-	o.Client.Timeout = 20 * time.Millisecond
+	o.Client.Timeout = 300 * time.Millisecond
 	if r := mustRun(t, o)[0]; r.Outcome != result.Timeout || r.First != result.Unset || r.Send < 0 {
 		t.Errorf("%+v", r)
 	}
@@ -102,7 +102,7 @@ func TestATimeoutAndAClosedDoor(t *testing.T) {
 }
 
 func TestWhatIsLateAfterTheGraceTimeIsCancelled(t *testing.T) {
-	o := options(t, serve(t, &stub.Server{TTFT: time.Hour}), Chat, random(1), schedule.Options{Mode: schedule.Concurrency, Concurrency: 2, Duration: 20 * time.Millisecond, Recycle: true})
+	o := options(t, serve(t, &stub.Server{TTFT: time.Hour}), Chat, random(1), schedule.Options{Mode: schedule.Concurrency, Concurrency: 2, Duration: 200 * time.Millisecond, Recycle: true})
 	o.Grace = 20 * time.Millisecond
 	records := mustRun(t, o)
 	if len(records) != 2 || records[0].Outcome != result.Cancelled {
