@@ -29,7 +29,7 @@ var groups = []group{
 	{pkg: "./engine/transfer/wire", bench: "Pull/^(inproc|shm|stage|tcp|tcp-sums)$", what: "64 MiB of blocks in one process; sums are the CRC-32C of links between hosts"},
 	{
 		pkg: "./test/handover", bench: "PipelinedPull",
-		what: "prompt of 8,192 tokens, 256 MiB, in chunks that take 60 ms: what gen waits for after the prefill, with the transfer behind it and without",
+		what: "prompt of 8,192 tokens, 256 MiB, in chunks that take 60 ms: how long gen waits after the prefill (rest), and would without pipelining (whole)",
 	},
 	{pkg: "./engine/cpu", bench: "SmolLM2Shape", what: "steps of a random model of the default model's shape"},
 	{pkg: "./engine/cpu", bench: "Qwen3MoELayer", what: "a layer of 128 experts of Qwen3-30B-A3B's shape, beside a dense one of the same active width"},

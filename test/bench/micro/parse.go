@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -62,11 +61,18 @@ func (m *measured) row() string {
 		case unit == "B/op" || unit == "ns/request": // allocations tell the same, and the time of one
 		case unit == "allocs/op" && v > 100: // what is set up for a run
 		default:
-			rest = append(rest, fmt.Sprintf("%.4g %s", v, unit))
+			rest = append(rest, number(v)+" "+unit)
 		}
 	}
-	slices.Sort(rest)
 	return fmt.Sprintf("| | `%s` | %s | %s |\n", m.name, took, strings.Join(rest, ", "))
+}
+
+// number has four digits, or all before the point.
+func number(v float64) string {
+	if v >= 1000 {
+		return fmt.Sprintf("%.0f", v)
+	}
+	return fmt.Sprintf("%.4g", v)
 }
 
 // nanoseconds in the unit that leaves one to three digits before the point.

@@ -7,11 +7,11 @@ import (
 
 const output = `goos: linux
 pkg: tandem/engine/x
-BenchmarkA/b=1-2         	     318	    183178 ns/op	       715.5 MB/s	       0 B/op	       0 allocs/op
+BenchmarkA/b=1-2         	     318	    183178 ns/op	       2715.5 MB/s	       0 B/op	       0 allocs/op
     a_test.go:3: BenchmarkB is next
 BenchmarkTop-k-16    	     1	    2500000000 ns/op
 BenchmarkA/b=1-2         	     318	    183200 ns/op	       0.5 MB/s	       0 B/op	       2 allocs/op
-BenchmarkA/b=1-2         	     318	    999 ns/op	       3 MB/s	       0 B/op	       1 allocs/op
+BenchmarkA/b=1-2         	     318	    999 ns/op	       1234.5 MB/s	       0 B/op	       1 allocs/op
 BenchmarkOdd-2 7 x
 PASS
 ok  	tandem/engine/x	1.070s
@@ -23,7 +23,7 @@ func TestParse(t *testing.T) {
 	for i := range list {
 		rows.WriteString(list[i].row())
 	}
-	const want = "| | `A/b=1` | 183 µs | 1 allocs/op, 3 MB/s |\n| | `Top-k` | 2.5 s |  |\n"
+	const want = "| | `A/b=1` | 183 µs | 1234 MB/s, 1 allocs/op |\n| | `Top-k` | 2.5 s |  |\n"
 	if rows.String() != want {
 		t.Errorf("%s\nwant\n%s", rows.String(), want)
 	}
