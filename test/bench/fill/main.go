@@ -62,9 +62,10 @@ func fill(ctx context.Context, o options, program []string, out, log io.Writer) 
 	if failed != nil {
 		failed = fmt.Errorf("%s: %w", o.command, failed)
 	}
-	if ctx.Err() != nil || strings.TrimSpace(table.String()) == "" {
+	if ctx.Err() != nil || !strings.Contains("\n"+table.String(), "\n|") {
+		_, _ = io.Copy(log, &table) // help, say
 		if failed == nil {
-			failed = fmt.Errorf("%s printed nothing", o.command)
+			failed = fmt.Errorf("%s printed no table", o.command)
 		}
 		return fmt.Errorf("%w; part %s stays as it is", failed, o.part)
 	}

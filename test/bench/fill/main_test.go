@@ -14,9 +14,10 @@ func TestFill(t *testing.T) {
 	for _, c := range []struct{ name, script, part, begins, wrong string }{
 		{"a table", "echo progress >&2; echo; echo '| 1 |'", "a", "| 1 |\n\n`make bench-a` took ", ""},
 		{"figures miss", "echo '| 1 |'; exit 1", "a", "| 1 |\n\n`make bench-a` took ", "make bench-a: exit status 1"},
-		{"nothing", "exit 0", "a", "old", "printed nothing; part a stays"},
+		{"nothing", "exit 0", "a", "old", "printed no table; part a stays"},
+		{"help", "echo 'Usage: a | b'", "a", "old", "printed no table; part a stays"},
 		{"failed", "exit 3", "a", "old", "exit status 3; part a stays"},
-		{"no such part", "echo x", "b", "old", "no place for b"},
+		{"no such part", "echo '| 1 |'", "b", "old", "no place for b"},
 	} {
 		path := filepath.Join(t.TempDir(), "page.md")
 		if err := os.WriteFile(path, []byte(empty), 0o600); err != nil {
