@@ -45,9 +45,9 @@ test-race: model
 test-invariants:
 	$(GO) test -tags invariants ./engine/executor ./engine/adprouter/... ./engine/lockstep/... ./engine/runner/... ./test/sim/... ./test/handover/...
 
-# Whole processes, driven from outside, also by the openai packages for Python and Node.
+# Whole processes, driven from outside, also by the openai packages for Python and Node. Tests that mostly wait run beside each other.
 test-e2e: model clients
-	TANDEM_CLIENTS=$(CLIENTS) $(GO) test -tags e2e -count=1 -timeout 20m ./test/e2e/...
+	TANDEM_CLIENTS=$(CLIENTS) $(GO) test -tags e2e -count=1 -parallel 6 -timeout 20m ./test/e2e/...
 
 # The C code of the CPU backend with checks of memory and of undefined behaviour.
 test-sanitize: ## kernels and engine/cpu under the address and undefined-behaviour sanitizers (minutes)

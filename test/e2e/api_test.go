@@ -12,10 +12,12 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"time"
 )
 
 // client keeps connections for all tests; tests bound each call by a context.
-var client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
+// It closes those that rest long before servers do, after two minutes: a request must not meet the end of its connection.
+var client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64, IdleConnTimeout: 30 * time.Second}}
 
 type object = map[string]any
 

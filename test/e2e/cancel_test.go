@@ -64,6 +64,7 @@ func storm(url string, seed uint64, n int, longest time.Duration) (finished int)
 // TestCancelStorm cancels 200 requests at random moments. Nothing of them may
 // be left: no block, no hand-over, no goroutine, no descriptor.
 func TestCancelStorm(t *testing.T) {
+	t.Parallel() // mostly waits
 	c := startCluster(t, workerConfig{}, "")
 	all := []*process{c.process, c.ctx, c.gen}
 	normal(t, c.url, 4)

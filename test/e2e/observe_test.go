@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 )
 
 const (
@@ -64,7 +63,7 @@ func TestTraceThroughAllProcesses(t *testing.T) {
 				t.Errorf("Server-Timing is %q of %s", st, text)
 			}
 			for _, p := range []*process{front, ctx, gen} {
-				ok := eventually(5*time.Second, func() bool {
+				ok := eventually(settleLimit, func() bool {
 					for line := range strings.Lines(p.log.String()) {
 						if strings.Contains(line, "msg=request ") && strings.Contains(line, traceID) && strings.Contains(line, "request_id=observed-1") {
 							return true
@@ -88,7 +87,7 @@ func TestTraceThroughAllProcesses(t *testing.T) {
 					Pull   *float64 `json:"kv_cache_transfer_start"`
 				} `json:"gen_perf_metrics"`
 			}
-			if !eventually(10*time.Second, func() bool { getJSON(t, front.url+"/perf_metrics", &list); return len(list) > 0 }) || len(list) != 1 {
+			if !eventually(settleLimit, func() bool { getJSON(t, front.url+"/perf_metrics", &list); return len(list) > 0 }) || len(list) != 1 {
 				t.Fatalf("%d records", len(list))
 			}
 			r, sum := list[0], 0.0

@@ -197,7 +197,7 @@ func (p *process) end(t *testing.T) {
 		}
 	}
 	for _, pid := range family {
-		if !gone(pid, 5*time.Second) {
+		if !gone(pid, settleLimit) {
 			t.Errorf("%s left its child %d (%s) behind", p.name, pid, cmdline(pid))
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}

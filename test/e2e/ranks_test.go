@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"regexp"
 	"slices"
@@ -336,26 +335,26 @@ func TestRankProcessDies(t *testing.T) {
 	case err := <-ended:
 		t.Fatalf("the stream did not begin: %v", err)
 	}
-	killed := time.Now()
 	other.signal(t, syscall.SIGKILL)
-	if code := leader.wait(t, 10*time.Second); code == 0 {
+	if code := leader.wait(t, settleLimit); code == 0 {
 		t.Error("the process of rank 0 ended well")
 	}
-	if err := <-ended; err == nil || errors.Is(err, io.EOF) && time.Since(killed) > 10*time.Second {
+	if err := <-ended; err == nil {
 		t.Errorf("the stream ended with %v", err)
 	}
-	if log := leader.log.String(); !strings.Contains(log, "rank 1") {
+	if log := leader.log.String(); !strings.Contains(log, "rank 1") { // it has ended
 		t.Errorf("the log does not name the rank:\n%s", log)
 	}
 }
 
-// TestRankProcessStalls stops the process of a rank for 20 s under a stream: the other warns, reports itself as not ready, and goes
-// on where it was.
+// TestRankProcessStalls stops the process of a rank under a stream: the other warns, reports itself as not ready, and goes on
+// where it was.
 func TestRankProcessStalls(t *testing.T) {
-	leader, other := startGroup(t, "mixed", ranksYAML)
+	t.Parallel() // mostly waits
+	leader, other := startGroup(t, "mixed", ranksYAML+"stall_threshold_sec: 4\n")
 	ctx, cancel := context.WithTimeout(t.Context(), answerLimit)
 	defer cancel()
-	s := sampleOf("", chatPath, user("Count to a thousand."), "max_tokens", 600, "ignore_eos", true, "temperature", 0).streamed(true)
+	s := sampleOf("", chatPath, user("Count to a thousand."), "max_tokens", 200, "ignore_eos", true, "temperature", 0).streamed(true)
 	begun := make(chan struct{})
 	ended := make(chan error, 1)
 	go func() {
@@ -377,15 +376,15 @@ func TestRankProcessStalls(t *testing.T) {
 		t.Fatalf("the stream did not begin: %v", err)
 	}
 	other.signal(t, syscall.SIGSTOP)
-	resume := time.AfterFunc(20*time.Second, func() { _ = other.cmd.Process.Signal(syscall.SIGCONT) })
-	defer resume.Stop()
 	defer other.signal(t, syscall.SIGCONT)
-	if !eventually(19*time.Second, func() bool { return health(t, leader) == http.StatusServiceUnavailable }) {
+	if !eventually(settleLimit, func() bool { return health(t, leader) == http.StatusServiceUnavailable }) {
 		t.Error("the process of rank 0 never reported a stall")
 	}
-	if log := leader.log.String(); !strings.Contains(log, "ranks keep the others waiting") || !strings.Contains(log, "missing=[1]") {
-		t.Errorf("the log does not name the rank:\n%s", log)
-	}
+	within(t, "the log names the rank", func() bool {
+		log := leader.log.String()
+		return strings.Contains(log, "ranks keep the others waiting") && strings.Contains(log, "missing=[1]")
+	})
+	other.signal(t, syscall.SIGCONT)
 	if err := <-ended; err != nil {
 		t.Errorf("the stream ended with %v", err)
 	}

@@ -46,13 +46,9 @@ func resume(t *testing.T, yaml string) {
 	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
 	defer cancel()
 	samples := broken()
-	var want []*result
-	for _, s := range samples {
-		r, err := ask(ctx, front.url, s.path, s.streamed(true))
-		if err != nil {
-			t.Fatalf("%s, undisturbed: %v", s.name, err)
-		}
-		want = append(want, r)
+	want := run(t, samples, pass{"undisturbed", front.url, true, streams})
+	if t.Failed() {
+		return
 	}
 	got := make([]*result, len(samples))
 	errs := make([]error, len(samples))

@@ -6,25 +6,28 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 )
 
 func TestScenario18(t *testing.T) {
 	scenario(t)
-	near, far := promptIDs(1000, 1), promptIDs(1000, 5000)
+	near, far, last := promptIDs(1000, 1), promptIDs(1000, 5000), promptIDs(1000, 7000)
 	r := newRig(t, rigOf{
-		gen: 2, genRouter: "{type: kv_cache_aware}", yaml: "conditional_disagg_config: {max_local_prefill_length: 64}",
+		gen: 2, genRouter: "{type: kv_cache_aware, backfill_block_hashes_on_finish: false}", yaml: "conditional_disagg_config: {max_local_prefill_length: 64}",
 		before: func(r *rig) {
 			for i, s := range r.gen {
 				s.cacheEvent(object{"type": "created", "hash_algo": "tandem-kv1", "num_blocks_per_cache_level": []int{1000}})
 				if i == 0 {
 					s.holds(blocksOf(near)[:30]) // 960 ids
 					s.holds(blocksOf(far)[:28])  // 896 ids
+					s.holds(blocksOf(last)[:30])
 				}
 			}
 		},
 	})
-	time.Sleep(1500 * time.Millisecond) // the events travel
+	ask := func(ids []int32) answer {
+		return r.ask(t, textPath, fmt.Sprintf(`{"model":"tiny","max_tokens":3,"prompt":%s}`, strings.ReplaceAll(fmt.Sprint(ids), " ", ",")))
+	}
+	within(t, "the last event is there", func() bool { return ask(last).header.Get("X-Disagg-Path") == "gen_only" })
 	for _, c := range []struct {
 		name string
 		ids  []int32
@@ -35,7 +38,7 @@ func TestScenario18(t *testing.T) {
 		{"none of 40", promptIDs(40, 9000), "ctx_gen"},
 	} {
 		before, legs := len(r.ctx[0].legs()), len(r.gen[0].legs())
-		a := r.ask(t, textPath, fmt.Sprintf(`{"model":"tiny","max_tokens":3,"prompt":%s}`, strings.ReplaceAll(fmt.Sprint(c.ids), " ", ",")))
+		a := ask(c.ids)
 		a.wantOK(t, "ABC")
 		if got := a.header.Get("X-Disagg-Path"); got != c.path {
 			t.Errorf("%s: path %s, want %s", c.name, got, c.path)

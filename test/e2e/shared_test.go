@@ -69,7 +69,8 @@ func handOver(ctx context.Context, t *testing.T, prefill, decode *process, id in
 // TestSharedMemory: workers of one host share memory without being told to, and
 // whichever is killed leaves nothing at the other.
 func TestSharedMemory(t *testing.T) {
-	w := workerConfig{lease: 1500 * time.Millisecond, threads: 1}
+	t.Parallel() // mostly waits
+	w := workerConfig{lease: 4 * time.Second, threads: 1}
 	prefill, first := startWorker(t, "ctx", w), startWorker(t, "gen", w)
 	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
 	defer cancel()

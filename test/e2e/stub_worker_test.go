@@ -15,6 +15,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"tandem/test/ports"
 )
 
 // stub is a worker made of a script: it has the routes that a frontend uses,
@@ -128,7 +130,7 @@ func (f *farm) newStub(t *testing.T, name, role string) *stub {
 		"adp_conversation_affinity": false, "kv_events": true, "kv_cache_namespace": "tiny",
 		"disaggregated_params": object{"ctx_info_endpoint": []string{"tcp://10.0.0.1:5000", "tcp://10.0.0.1:5001"}},
 	}
-	s.start(t, "127.0.0.1:0")
+	s.start(t, ports.Address(t)) // one that nobody else is given while the stub is away
 	f.mu.Lock()
 	f.stubs = append(f.stubs, s)
 	f.mu.Unlock()

@@ -22,8 +22,6 @@ kv_cache_config: {max_tokens: 32768}
 cache_transceiver_config: {lease_ms: 3000}
 `
 
-const upLease = 3 * time.Second
-
 // local is a cluster that frontend up started.
 type local struct{ *process }
 
@@ -133,11 +131,11 @@ func TestGenDiesInMidStream(t *testing.T) {
 		if !errors.As(err, &event) || event.Message == "" || event.Type == "" {
 			t.Errorf("stream %d ended with %v, not with an error event", i, err)
 		}
-		if d := at[i].Sub(killed); d > 5*time.Second {
+		if d := at[i].Sub(killed); d > settleLimit {
 			t.Errorf("stream %d learned of it after %v", i, d)
 		}
 	}
-	waitClean(t, upLease+5*time.Second, ctxWorker)
+	waitClean(t, settleLimit, ctxWorker)
 	l.recovers(t, "gen", dead)
 	waitClean(t, settleLimit, ctxWorker, l.worker(t, "gen"))
 }
