@@ -67,7 +67,7 @@ func TestLongWordsAreNotQuadratic(t *testing.T) {
 	if err != nil || tok.Decode(ids, false) != word {
 		t.Fatalf("%d ids, %v", len(ids), err)
 	}
-	if took := time.Since(start); took > 10*time.Second {
+	if took := time.Since(start); took > 25*time.Second {
 		t.Errorf("256 KiB word took %v", took)
 	}
 }

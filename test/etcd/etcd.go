@@ -18,7 +18,7 @@ import (
 )
 
 // buildLimit bounds the build of the server, the first of which compiles all of etcd.
-const buildLimit = 5 * time.Minute
+const buildLimit = 9 * time.Minute
 
 // folder holds the program, once it is built.
 var folder string
