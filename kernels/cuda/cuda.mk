@@ -10,6 +10,8 @@ CUDA_GO       = CGO_CFLAGS="$(CUDA_CFLAGS)" CGO_LDFLAGS="$(CUDA_LDFLAGS)" $(GO)
 CUDA_PACKAGES = $(shell grep -rl --include='*.go' '^//go:build.*cuda' cmd engine kernels serve test | xargs -n1 dirname | sort -u | sed 's,^,./,' | grep -vx ./engine/comm)
 # Those of them whose tests run on the emulator.
 CUDA_EMULATED = $(shell grep -rl --include='*_test.go' '"tandem/kernels/cuda/emu"' $(CUDA_PACKAGES) | xargs -n1 dirname | sort -u)
+# Tests of the CPU in the packages that compare it with devices: the tag changes nothing in them.
+CPU_TESTS = ^($(shell grep -L '^//go:build' test/tinymodel/*_test.go test/parallel/*_test.go | xargs grep -ho '^func Test[A-Za-z0-9_]*' | cut -c6- | paste -sd'|'))$$
 
 .PHONY: build-cuda test-cuda gpu-check gpu-report gpu-page cuda-env
 
@@ -22,9 +24,9 @@ build-cuda: ## compile engine and frontend with the CUDA backend into bin/; need
 test-cuda: ## the CUDA backend on an emulator of its own; needs a C++ compiler, no driver and no toolkit
 	@.ci/need cc c++
 	$(CUDA_GO) vet -tags cuda ./...
-	TANDEM_EMU_STREAMS=eager TANDEM_EMU_ORDER=forward $(CUDA_GO) test -tags cuda -count=1 $(CUDA_PACKAGES)
+	TANDEM_EMU_STREAMS=eager TANDEM_EMU_ORDER=forward $(CUDA_GO) test -tags cuda -count=1 -skip '$(CPU_TESTS)' $(CUDA_PACKAGES)
 	TANDEM_EMU_STREAMS=eager TANDEM_EMU_ORDER=forward $(CUDA_GO) test -tags cuda -count=1 -run NCCL ./engine/comm
-	TANDEM_EMU_STREAMS=lazy TANDEM_EMU_ORDER=reverse $(CUDA_GO) test -tags cuda -count=1 $(CUDA_EMULATED)
+	TANDEM_EMU_STREAMS=lazy TANDEM_EMU_ORDER=reverse $(CUDA_GO) test -tags cuda -count=1 -skip '$(CPU_TESTS)' $(CUDA_EMULATED)
 	$(CUDA_GO) test -tags 'cuda e2e' -count=1 -run OnDevices ./test/e2e
 	TANDEM_EMU_STREAMS=lazy TANDEM_EMU_ORDER=reverse $(CUDA_GO) test -tags cuda -count=1 -run NCCL ./engine/comm
 
