@@ -40,11 +40,14 @@ type Config struct {
 	// ForceRank is a wrapper around the worker that names a rank of its own for
 	// every request, in turn, as a hint.
 	ForceRank bool
-	// RankRouter is a wrapper too, if it has a type: its router takes each ctx rank for a worker, by what that
-	// rank has cached and has to do, and what it chose is named as a hint.
+	// RankRouter is a wrapper too, if it has a type: its router chooses among the ranks of the instance
+	// that the frontend chose, by what each has cached and has to do, and names that rank as a hint.
 	RankRouter router.Config
 	HideIDs    bool // frontends place by conversation, but workers get no ids
 	Retries    int  // of a leg that fails, on another instance
+	// HeardInPasses lets workers hear the messages of hand-overs while their devices
+	// compute. Production's hear them between two passes: this tells what that costs.
+	HeardInPasses bool
 
 	relabel []int // other names of the ranks that ForceRank names
 }

@@ -24,6 +24,7 @@ type instance struct {
 
 	mail    []func() // for the next iteration
 	running bool     // an iteration is under way
+	passing bool     // its devices compute
 	alarm   uint64   // of the sleep that ends by itself; others are void
 	dead    bool
 	deaf    bool // ends of hand-overs get lost
@@ -74,7 +75,7 @@ func (in *instance) start() error {
 	info := *in.Info
 	info.Incarnation = fmt.Sprintf("%s/%d", in.ID, in.life)
 	in.Info = &info
-	in.legs, in.mail, in.dead, in.running = map[request.ID]*leg{}, nil, false, false
+	in.legs, in.mail, in.dead, in.running, in.passing = map[request.ID]*leg{}, nil, false, false, false
 	in.ranks, in.feed = in.ranks[:0:0], feed{next: make([]uint64, in.g.Ranks), begun: make([]bool, in.g.Ranks)}
 	router, _ := in.g.ADP.Router(in.g.Ranks, in.g.limit(), in.g.Core.BlockReuse)
 	for i := range in.g.Ranks {
@@ -111,6 +112,15 @@ func (in *instance) tell(do func()) {
 		in.running = true
 		in.sim.after(0, in.lively(in.iterate))
 	}
+}
+
+// transfer gives the instance a message of a hand-over to hear.
+func (in *instance) transfer(do func()) {
+	if in.passing && in.sim.cfg.HeardInPasses && !in.dead {
+		do()
+		return
+	}
+	in.tell(do)
 }
 
 // lively wraps what must not happen to a process that has ended meanwhile.
@@ -188,7 +198,9 @@ func (in *instance) iterate() {
 
 // pass ends the forward of all ranks after its time.
 func (in *instance) pass(wait time.Duration) {
+	in.passing = true
 	in.sim.after(wait, in.lively(func() {
+		in.passing = false
 		for _, r := range in.ranks {
 			if b := r.step.Batch; b != nil {
 				r.lock.Apply(in.sim.now, r.results(b))

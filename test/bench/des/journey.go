@@ -56,11 +56,7 @@ func (j *journey) first() {
 	if s.cfg.Ctx.Core.Role == executor.Ctx {
 		l.req.Kind = request.ContextOnly
 	}
-	if j.f.ranks != nil {
-		j.send(l, j.f.ranks, s.liveRanks, view)
-		return
-	}
-	j.send(l, j.f.ctx, func() []discovery.Instance { return live(s.ctx) }, view)
+	j.send(l, j.f.ctx, s.ctx, view)
 }
 
 func (j *journey) request(view conversation.View) *request.Request {
@@ -77,18 +73,18 @@ func (j *journey) request(view conversation.View) *request.Request {
 }
 
 // send places a leg by a router and sends it there.
-func (j *journey) send(l *leg, r router.Router, candidates func() []discovery.Instance, view conversation.View) {
+func (j *journey) send(l *leg, r router.Router, all []*instance, view conversation.View) {
 	sel, err := r.Select(router.Request{
 		RoutingID: view.RoutingID(), ConversationID: view.ConversationID, Tokens: j.prompt, MaxTokens: j.want,
-		Generation: l.gen, Candidates: candidates, Exclude: j.exclude,
+		Generation: l.gen, Candidates: func() []discovery.Instance { return live(all) }, Exclude: j.exclude,
 	})
 	if err != nil {
 		j.fail("no_servers")
 		return
 	}
 	l.in, l.charge = j.s.byID[sel.Instance.ID], sel.Reservation
-	if l.in == nil {
-		l.in, l.req.DPRank = j.s.rankOf(sel.Instance.ID)
+	if j.f.ranks != nil && !l.gen {
+		l.nameRank()
 	}
 	if id := view.RoutingID(); j.s.cfg.ShareHomes && id != "" && sel.Outcome != router.Sticky && sel.Outcome != router.Overflow {
 		j.settle(id, l)
@@ -221,7 +217,7 @@ func (j *journey) second(h *transfer.Handle) {
 	l.req = j.request(view)
 	l.req.Kind, l.req.TransferID, l.req.FirstEmitted = request.GenerationOnly, int64(h.ID), true
 	l.req.FirstTokens = append(l.req.FirstTokens, j.got...)
-	j.send(l, j.f.gen, func() []discovery.Instance { return live(j.s.gen) }, view)
+	j.send(l, j.f.gen, j.s.gen, view)
 }
 
 // ideal lets a gen worker decode that has room for all, and what it decoded

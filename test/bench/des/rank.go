@@ -52,7 +52,9 @@ func (in *instance) alone() {
 		r.Rank.Passing += t
 		r.Rank.Forwards++
 	}
+	in.passing = true
 	in.sim.after(seconds(t), in.lively(func() {
+		in.passing = false
 		r.core.Apply(in.sim.now, r.results(b))
 		r.carry()
 		in.again(0)

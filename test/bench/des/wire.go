@@ -49,7 +49,7 @@ func (s *Sim) attach(p *puller, have []blockhash.Hash) {
 			p.fail(transfer.RejectUnknown)
 			return
 		}
-		p.from.tell(func() {
+		p.from.transfer(func() {
 			r := p.from.ranks[h.Rank]
 			r.core.Attach(s.now, transfer.Attach{
 				Peer: p.peer, ID: h.ID, Incarnation: h.Incarnation, Epoch: h.Epoch, Layout: h.Layout, Have: have,
@@ -114,7 +114,7 @@ func (p *puller) arrived() {
 			s.after(patience, func() { p.fail(string(request.TransferTimeout)) })
 			return
 		}
-		p.from.tell(func() {
+		p.from.transfer(func() {
 			r := p.from.ranks[h.Rank]
 			r.core.Done(s.now, transfer.Done{Peer: p.peer, ID: h.ID, Epoch: p.epoch})
 			r.carry()
@@ -160,7 +160,7 @@ func (p *puller) report(e transfer.PullEvent) {
 	}
 	e.ID = p.order.Handle.ID
 	r := p.to
-	r.in.tell(func() {
+	r.in.transfer(func() {
 		r.core.PullEvent(p.s.now, e)
 		r.carry()
 	})
@@ -184,7 +184,7 @@ func (s *Sim) stopPull(id transfer.ID) {
 	s.after(s.cfg.Net.Hop, func() {
 		h := &p.order.Handle
 		if !p.over && !p.from.dead {
-			p.from.tell(func() {
+			p.from.transfer(func() {
 				r := p.from.ranks[h.Rank]
 				r.core.Detach(s.now, transfer.Detach{Peer: p.peer, ID: h.ID, Cancelled: true})
 				r.carry()
@@ -198,7 +198,7 @@ func (s *Sim) stopPull(id transfer.ID) {
 func (s *Sim) keepAlive(id transfer.ID, epoch uint32, endpoint string, rank int) {
 	in := s.byID[endpoint]
 	s.after(s.cfg.Net.Hop, func() {
-		in.tell(func() {
+		in.transfer(func() {
 			r := in.ranks[rank]
 			r.core.KeepAlive(s.now, transfer.KeepAlive{ID: id, Epoch: epoch})
 			r.carry()
@@ -213,7 +213,7 @@ func (s *Sim) release(handle *transfer.Handle) {
 		if in.deaf {
 			return
 		}
-		in.tell(func() {
+		in.transfer(func() {
 			r := in.ranks[h.Rank]
 			r.core.Release(s.now, transfer.Release{ID: h.ID, Epoch: h.Epoch})
 			r.carry()

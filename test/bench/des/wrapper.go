@@ -11,23 +11,27 @@ import (
 // asWorker is the name of a rank in a wrapper's router.
 func (in *instance) asWorker(rank int) string { return in.ID + "/" + strconv.Itoa(rank) }
 
-// liveRanks are the ranks that a wrapper may choose, as workers.
-func (s *Sim) liveRanks() (out []discovery.Instance) {
-	for _, in := range live(s.ctx) {
-		info := *in.Info
-		info.ADPSize = 1
-		for rank := range s.cfg.Ctx.Ranks {
-			out = append(out, discovery.Instance{ID: s.byID[in.ID].asWorker(rank), URL: in.URL, Info: &info})
-		}
+// nameRank lets the wrapper's router choose a rank of a leg's instance.
+func (l *leg) nameRank() {
+	info := *l.in.Info
+	info.ADPSize = 1
+	ranks := make([]discovery.Instance, l.in.g.Ranks)
+	for i := range ranks {
+		ranks[i] = discovery.Instance{ID: l.in.asWorker(i), URL: l.in.URL, Info: &info}
 	}
-	return out
-}
-
-// rankOf finds the rank that a wrapper's router chose.
-func (s *Sim) rankOf(worker string) (*instance, int) {
-	at := strings.LastIndexByte(worker, '/')
-	rank, _ := strconv.Atoi(worker[at+1:])
-	return s.byID[worker[:at]], rank
+	sel, err := l.j.f.ranks.Select(router.Request{
+		Tokens: l.j.prompt, MaxTokens: l.j.want, Candidates: func() []discovery.Instance { return ranks },
+	})
+	if err != nil {
+		return // there is no rank to name
+	}
+	_, rank, _ := strings.Cut(sel.Instance.ID, "/")
+	l.req.DPRank, _ = strconv.Atoi(rank)
+	instance := l.charge
+	l.charge = sel.Reservation.Around(func(release func(), success bool) {
+		release()
+		instance.Release(success)
+	})
 }
 
 // tellRanks gives a frontend's wrapper the events of an instance, rank by rank.

@@ -18,8 +18,7 @@ func TestWrapperNamesTheRankThatHasThePrompt(t *testing.T) {
 		},
 		"stay": func(*Config) {},
 	} {
-		cfg := chats(4, 30)
-		cfg.Measure = 1500 * time.Millisecond
+		cfg := brief(4, 30)
 		set(&cfg)
 		_, r := run(t, cfg)
 		reuse[name] = r.Reuse()
@@ -34,13 +33,13 @@ func TestWrapperNamesTheRankThatHasThePrompt(t *testing.T) {
 
 // Ranks that a wrapper chose are forgotten with their instance, and it goes on.
 func TestWrapperLivesThroughAKill(t *testing.T) {
-	cfg := chats(5, 20)
-	cfg.RankRouter, cfg.Ctx.Core.EventBuffer, cfg.Measure = router.Config{Type: router.KindKVAware}, 4096, 2*time.Second
-	cfg.Faults = []Fault{{Kind: Kill, Instance: 1, At: 1500 * time.Millisecond, For: 500 * time.Millisecond}}
+	cfg := brief(5, 20)
+	cfg.RankRouter, cfg.Ctx.Core.EventBuffer = router.Config{Type: router.KindKVAware}, 4096
+	cfg.Faults = []Fault{{Kind: Kill, Instance: 1, At: 500 * time.Millisecond, For: 200 * time.Millisecond}}
 	_, r := run(t, cfg)
 	late := 0
 	for _, rec := range r.Good() {
-		if rec.Ctx == 1 && rec.Send > 2*time.Second {
+		if rec.Ctx == 1 && rec.Send > 700*time.Millisecond {
 			late++
 		}
 	}

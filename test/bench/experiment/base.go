@@ -90,6 +90,14 @@ func average(key, title string, of func(*des.Record) time.Duration) metric {
 	}}
 }
 
+// stages are the parts of the time to the second token.
+var stages = []metric{
+	average("queue_ctx", "  ctx queue", func(r *des.Record) time.Duration { return r.QueueCtx }),
+	average("prefill", "  prefill", func(r *des.Record) time.Duration { return r.Prefill }),
+	average("room", "  room on gen", func(r *des.Record) time.Duration { return r.Room }),
+	average("kv_transfer", "  hand-over", func(r *des.Record) time.Duration { return r.Pulled }),
+}
+
 // spread is the deviation of a time.
 func spread(key, title string, of func(*des.Record) time.Duration) metric {
 	return metric{key: key, title: title, unit: "s", digits: 2, of: func(r *des.Result) float64 {

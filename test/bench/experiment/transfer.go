@@ -59,7 +59,7 @@ func layered() *Experiment {
 			}
 			return out
 		},
-		metrics: []metric{average("second_mean", "second token mean", second), throughput},
+		metrics: append([]metric{average("second_mean", "second token mean", second), throughput, busy, genBusy}, stages...),
 		checks: []check{
 			changes("256 tokens: no gain", name(256, false), name(256, true), "second_mean", -0.02, inf),
 			changes("4096 tokens: gain", name(4096, false), name(4096, true), "second_mean", -inf, -0.02),
