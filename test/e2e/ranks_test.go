@@ -25,7 +25,7 @@ enable_attention_dp: true
 attention_dp_config: {kv_cache_routing_conversation_affinity: true}
 max_num_tokens: 512
 max_seq_len: 1024
-kv_cache_config: {max_tokens: 4096}
+kv_cache_config: {max_tokens: 3072}
 expose_routing_headers: true
 shutdown_grace_sec: 5
 `
@@ -116,7 +116,7 @@ func (k *talk) checkHome(t *testing.T) {
 	}
 }
 
-// TestConversationsKeepTheirRank holds eight chats of six turns over ctx and gen workers of two ranks each, and goes on
+// TestConversationsKeepTheirRank holds six chats of six turns over ctx and gen workers of two ranks each, and goes on
 // with them after other prompts have taken their blocks.
 func TestConversationsKeepTheirRank(t *testing.T) {
 	needModel(t)
@@ -129,7 +129,7 @@ func TestConversationsKeepTheirRank(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), answerLimit)
 	defer cancel()
 
-	talks := make([]*talk, 8)
+	talks := make([]*talk, 6)
 	each := func(turns func(k *talk, i int) error) {
 		var wg sync.WaitGroup
 		for i, k := range talks {
@@ -169,7 +169,7 @@ func TestConversationsKeepTheirRank(t *testing.T) {
 	}
 
 	// Other prompts push the blocks out; the homes stay.
-	for i := range 18 {
+	for i := range 14 {
 		if _, err := ask(ctx, f.url, textPath, object{"prompt": prose(uint64(100+i), 600), "max_tokens": 1}); err != nil {
 			t.Fatal(err)
 		}
