@@ -39,7 +39,6 @@ func TestSplitIsInvisible(t *testing.T) {
 			t.Errorf("%s: %d cached tokens without reuse", samples[i].name, r.cached)
 		}
 	}
-	oracle := startWorker(t, "mixed", workerConfig{noReuse: true})
 	compare := func(t *testing.T, p pass) []*result {
 		t.Helper()
 		got := run(t, samples, p)
@@ -50,8 +49,6 @@ func TestSplitIsInvisible(t *testing.T) {
 		}
 		return got
 	}
-	compare(t, pass{"mixed, all at once, no reuse", oracle.url, true, streams})
-	oracle.stop(t)
 
 	mixed := startWorker(t, "mixed", workerConfig{threads: 1})
 	compare(t, pass{"mixed, all at once", mixed.url, true, both})
