@@ -6,9 +6,10 @@
 
 #include "matmul_avx512.h"
 
-// How far ahead of the levels in use memory is fetched, when a panel is read
-// straight from it.
-enum { AHEAD = 4096 };
+// How many bytes ahead of those in use a panel is fetched when it is read straight
+// from memory: into the level 2 cache, which can wait for more lines at once than
+// that of level 1, and from there.
+enum { FAR = 8192, NEAR = 1024 };
 
 INLINE __m512i pair(const int32_t *rec, const int i) { return _mm512_set1_epi32(rec[i]); }
 
@@ -88,12 +89,14 @@ INLINE void dot_packed(const tm_panel *p, const int32_t *tile, float *out, const
 	__m512 acc[TM_TILE];
 	__m512i sum[TM_TILE];
 	const int32_t *rec = tile + R;
-	const uint8_t *w = p->w, *ahead = p->super + AHEAD;
+	const uint8_t *w = p->w, *line = p->super;
 	UNROLL for (int r = 0; r < R; r++)
 		acc[r] = _mm512_setzero_ps();
 	for (size_t g = 0; g < (size_t)p->groups; g++, rec += TM_WORDS * R, w += packed_bytes(format)) {
-		UNROLL for (int i = 0; i < lines_ahead(format); i++, ahead += 64)
-			_mm_prefetch((const char *)ahead, _MM_HINT_T0);
+		UNROLL for (int i = 0; i < lines_ahead(format); i++, line += 64) {
+			_mm_prefetch((const char *)line + FAR, _MM_HINT_T1);
+			_mm_prefetch((const char *)line + NEAR, _MM_HINT_T0);
+		}
 		if (tm_has_min(format))
 			add_min(acc, rec, group_min(p, format, g), R);
 		if (tm_has_halves(format)) {
