@@ -215,9 +215,9 @@ func TestScenario17(t *testing.T) {
 	c := startCluster(t, workerConfig{threads: 1}, "")
 	together := startFrontend(t, []*process{c.ctx}, []*process{c.gen}, genFirst)
 	mixed := startWorker(t, "mixed", workerConfig{threads: 1})
-	for i := range 8 {
+	for i := range 20 {
 		ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
-		s := sampleOf("", chatPath, user(prose(uint64(100+i), 10+12*i)), "max_tokens", 12, "temperature", 0)
+		s := sampleOf("", chatPath, user(prose(uint64(100+i), 10+5*i)), "max_tokens", 12, "temperature", 0)
 		want, err := ask(ctx, mixed.url, s.path, s.body)
 		if err != nil {
 			t.Fatal(err)
