@@ -144,7 +144,7 @@ func (r *relay) event(event, data []byte) error {
 		r.l.first = r.s.now().Sub(r.l.started)
 		roleOnly := r.g.p.Req.Endpoint == openai.Chat && isRoleOnly(data)
 		if roleOnly && out.roles[choice] {
-			return nil // it went out with the early delta, or in an attempt that failed
+			return nil // it went out with the early delta
 		}
 		if roleOnly && len(r.held)+len(event) <= maxHeldBytes {
 			r.held = append(r.held, event...) // with the first token: until then another attempt may answer
