@@ -90,7 +90,7 @@ func (f *planFlags) run(log, out io.Writer) error {
 	_, _ = fmt.Fprintln(t, "in flight\tuser tok/s\tideal tok/s/acc\tctx\tgen\twhole\tsimulated\tuser\tTTFT p95\tctx busy\tgen busy\tbelow ideal\t")
 	for _, p := range a.Points {
 		series[0].Points = append(series[0].Points, plot.Point{X: p.UserTPS, Y: p.Ideal})
-		m, err := plan.Check(q, ctx, gen, a, p)
+		m, err := plan.Check(q, ctx, gen, a, p, p.Keeps)
 		if err != nil {
 			return err
 		}

@@ -169,11 +169,11 @@ func bestDivided(q plan.Question, genGPUs int, speed float64) (map[string]float6
 		if p.UserTPS < speed || p.Gen == 0 {
 			continue
 		}
-		m, err := plan.Check(q, ctx, gen, a, p)
+		m, err := plan.Check(q, ctx, gen, a, p, func(m *plan.Measured) bool { return m.UserTPS >= speed })
 		if err != nil {
 			return nil, err
 		}
-		if m.UserTPS >= 0.95*speed {
+		if m.UserTPS >= speed && m.TTFTp95 <= q.TTFT.Seconds() {
 			better(best, &m)
 		}
 	}
@@ -292,7 +292,7 @@ func curve(o Options, seed uint64, in, out int) (map[string]float64, error) {
 	}
 	v := map[string]float64{"ratio_mid": 0, "gap": 0}
 	for i, p := range a.Points {
-		m, err := plan.Check(q, ctx, gen, a, p)
+		m, err := plan.Check(q, ctx, gen, a, p, p.Keeps)
 		if err != nil {
 			return nil, err
 		}

@@ -170,22 +170,46 @@ func userSpeed(r *des.Result) float64 {
 type Measured struct {
 	UserTPS, TPSPerGPU, TTFTp95 float64
 	CtxBusy, GenBusy            float64 // part of the time in which its ranks work; mixed ones are ctx here
+	Flight                      float64 // requests between their first and last token, on the mean, at a gen instance or in all
 }
 
-// Check simulates the whole cluster of a point, in a closed loop of as many
-// requests as its instances have in flight; fewer, while TTFT misses its limit.
-func Check(q Question, ctx, gen Spec, a *Answer, p Point) (m Measured, err error) {
-	for _, part := range []float64{1, 0.85, 0.7, 0.55, 0.4} {
+// Keeps reports whether what was measured is still that point: gen instances have no more requests in flight, but
+// for a twentieth.
+func (p *Point) Keeps(m *Measured) bool { return m.Flight <= 1.05*float64(p.Flight) }
+
+// Check simulates the whole cluster of a point, in a closed loop of as many requests as its instances have in
+// flight; fewer, while TTFT misses its limit or what is measured is not kept to. Without the latter, requests that
+// ctx instances with time to spare do not hold would gather at gen instances, which then do more, each slower. If
+// nothing keeps both, it is the cluster with a single request.
+func Check(q Question, ctx, gen Spec, a *Answer, p Point, keep func(*Measured) bool) (best Measured, err error) {
+	good := func(n int) (bool, error) {
 		cfg := q.config()
-		cfg.Load.Concurrency = max(1, int(part*float64(p.Flight*p.Gen+a.CtxOpen*p.Ctx)))
+		cfg.Load.Concurrency = n
 		cfg.Ctx, cfg.Gen = ctx.Group, gen.Group
 		cfg.Ctx.Instances, cfg.Gen.Instances = p.Ctx, p.Gen
-		m, err = measure(cfg, p.Ctx*ctx.GPUs+p.Gen*gen.GPUs)
-		if err != nil || m.TTFTp95 <= q.TTFT.Seconds() {
-			return m, err
+		m, err := measure(cfg, p.Ctx*ctx.GPUs+p.Gen*gen.GPUs)
+		m.Flight /= float64(p.Gen)
+		ok := m.TTFTp95 <= q.TTFT.Seconds() && keep(&m)
+		if ok || n == 1 {
+			best = m
+		}
+		return ok, err
+	}
+	most := p.Flight*p.Gen + a.CtxOpen*p.Ctx
+	ok, err := good(most)
+	for least, step := 0, max(1, most/32); err == nil && !ok && most-least > step; {
+		n := (least + most) / 2
+		var kept bool
+		if kept, err = good(n); kept {
+			least = n
+		} else {
+			most = n
 		}
 	}
-	return m, nil
+	if err == nil && best == (Measured{}) {
+		_, err = good(1)
+	}
+	return best, err
 }
 
 // Mixed simulates instances that do both, with n requests in flight at each.
@@ -202,14 +226,15 @@ func measure(cfg des.Config, gpus int) (Measured, error) {
 	if err != nil {
 		return Measured{}, err
 	}
-	out := 0
+	out, decoding := 0, 0.0
 	for _, rec := range r.Good() {
 		out += rec.Out
+		decoding += (rec.Last - rec.First).Seconds()
 	}
 	return Measured{
 		UserTPS: userSpeed(r), TPSPerGPU: float64(out) / r.Seconds() / float64(gpus),
 		TTFTp95: des.Quantile(r.Good(), 0.95, (*des.Record).TTFT),
-		CtxBusy: r.Usage(false).Busy, GenBusy: r.Usage(true).Busy,
+		CtxBusy: r.Usage(false).Busy, GenBusy: r.Usage(true).Busy, Flight: decoding / r.Seconds(),
 	}, nil
 }
 

@@ -50,10 +50,13 @@ func TestMake(t *testing.T) {
 		if p.Ctx < 1 || p.Gen < 1 || p.Ctx+2*p.Gen > q.Budget || p.Whole > p.Ideal*1.0001 {
 			t.Errorf("%+v", p)
 		}
-		m, err := Check(q, ctx, gen, a, p)
-		if err != nil || m.TPSPerGPU <= 0 || m.TPSPerGPU > 1.1*p.Whole || m.UserTPS > 1.2*p.UserTPS {
+		m, err := Check(q, ctx, gen, a, p, p.Keeps)
+		if err != nil || m.TPSPerGPU <= 0 || m.TPSPerGPU > 1.1*p.Whole || m.UserTPS > 1.2*p.UserTPS || !p.Keeps(&m) || m.TTFTp95 > q.TTFT.Seconds() {
 			t.Errorf("%+v of %+v, %v", m, p, err)
 		}
+	}
+	if m, err := Check(q, ctx, gen, a, few, func(*Measured) bool { return false }); err != nil || m.UserTPS <= 0 {
+		t.Errorf("what nothing keeps: %+v, %v", m, err)
 	}
 	if m, err := Mixed(q, spec(executor.Mixed, 2), 1, 4); err != nil || m.UserTPS <= 0 || m.UserTPS > few.UserTPS {
 		t.Errorf("%+v, %v", m, err)
