@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"tandem/engine/executor"
+	"tandem/test/bench/schedule"
+	"tandem/test/bench/workload"
 )
 
 // brief are chats that are over soon.
@@ -74,20 +76,51 @@ func TestStagesSumAndWaitingShows(t *testing.T) {
 	}
 }
 
-// Hand-overs whose messages are heard while devices compute take less, by what
-// passes of ctx workers last, and lose nothing.
-func TestMessagesHeardInPasses(t *testing.T) {
-	handOver := func(heard bool) float64 {
-		cfg := brief(3, 20)
-		cfg.Ctx.Cost.CtxToken, cfg.HeardInPasses = 1e-4, heard
-		cfg.Faults = []Fault{{Kind: Kill, Instance: 1, At: 700 * time.Millisecond, For: 100 * time.Millisecond}}
-		_, r := run(t, cfg)
-		if r.Leaked > 0 || len(r.Good()) < 50 {
-			t.Errorf("heard %v: %d requests, %d blocks lost", heard, len(r.Good()), r.Leaked)
+// What a hand-over says is heard while devices compute, by a rank alone and by ranks in lockstep: blocks of a
+// prompt of 4096 tokens are gone long before the pass ends that began when they were there.
+func TestHandOversAreHeardInPasses(t *testing.T) {
+	for _, ranks := range []int{1, 4} {
+		w := &workload.Workload{Name: "behind a long pass", Seed: 1, Requests: []workload.Request{
+			{ID: "handed over", Arrival: time.Millisecond, Input: 4096, Output: 3},
+			{ID: "long", Arrival: 100 * time.Millisecond, Input: 12000, Output: 3},
+			{ID: "new", Arrival: 700 * time.Millisecond, Input: 64, Output: 3},
+		}}
+		cfg := brief(3, 0)
+		cfg.Workload, cfg.Load, cfg.Warmup, cfg.Measure = w, schedule.Options{Mode: schedule.Fixed}, 0, 4*time.Second
+		cfg.Ctx, cfg.Gen = small(executor.Ctx, 1, ranks), small(executor.Gen, 1, 1)
+		for _, g := range []*Group{&cfg.Ctx, &cfg.Gen} {
+			g.Core.MaxSeqLen, g.Core.MaxNumTokens = 16384, 16384
 		}
-		return r.Stages()[3].Mean
+		cfg.Ctx.Cost.CtxToken = 1e-4 // 0.41 s for the first prompt, then 1.2 s for the second
+		s, r := run(t, cfg)
+		if len(r.Good()) != 3 || r.Leaked > 0 {
+			t.Fatalf("%d ranks: %+v, %d blocks lost", ranks, r.Records, r.Leaked)
+		}
+		of := map[string]Record{}
+		for _, rec := range r.Good() {
+			of[rec.ID] = rec
+		}
+		first := of["handed over"]
+		if wait := first.Second - first.First; wait > 50*time.Millisecond || of["long"].First < first.Second+time.Second {
+			t.Errorf("%d ranks: second token %v after the first, at %v; the long pass ends at %v", ranks, wait, first.Second, of["long"].First)
+		}
+		if of["new"].First < of["long"].First {
+			t.Errorf("%d ranks: what came during a pass is answered within it: %+v", ranks, of["new"])
+		}
+		for _, k := range s.ctx[0].ranks {
+			if err := k.core.Check(); err != nil {
+				t.Error(err)
+			}
+		}
 	}
-	if between, within := handOver(false), handOver(true); within > between/2 {
-		t.Errorf("hand-overs take %.4f s, heard at once %.4f s", between, within)
+}
+
+// Ranks that end while they hear lose nothing.
+func TestHearingInPassesLosesNothing(t *testing.T) {
+	cfg := brief(3, 20)
+	cfg.Ctx.Cost.CtxToken = 1e-4
+	cfg.Faults = []Fault{{Kind: Kill, Instance: 1, At: 700 * time.Millisecond, For: 100 * time.Millisecond}}
+	if _, r := run(t, cfg); r.Leaked > 0 || len(r.Good()) < 50 {
+		t.Errorf("%d requests, %d blocks lost", len(r.Good()), r.Leaked)
 	}
 }

@@ -45,9 +45,6 @@ type Config struct {
 	RankRouter router.Config
 	HideIDs    bool // frontends place by conversation, but workers get no ids
 	Retries    int  // of a leg that fails, on another instance
-	// HeardInPasses lets workers hear the messages of hand-overs while their devices
-	// compute. Production's hear them between two passes: this tells what that costs.
-	HeardInPasses bool
 
 	relabel []int // other names of the ranks that ForceRank names
 }

@@ -114,9 +114,10 @@ func (in *instance) tell(do func()) {
 	}
 }
 
-// transfer gives the instance a message of a hand-over to hear.
+// transfer gives the instance a message of a hand-over to hear. Each rank hears those while its
+// devices compute, as production's do: only what is new to the instance waits for the next iteration.
 func (in *instance) transfer(do func()) {
-	if in.passing && in.sim.cfg.HeardInPasses && !in.dead {
+	if in.passing && !in.dead {
 		do()
 		return
 	}

@@ -208,17 +208,13 @@ func bestMixed(q plan.Question, speed float64) (map[string]float64, error) {
 
 func divided() *Experiment {
 	const speed = 40
-	shape := func(o Options, in, out, budget, genGPUs int, heard bool) arm {
+	shape := func(o Options, in, out, budget, genGPUs int) arm {
 		name := fmt.Sprintf("%d/%d, %d devices", in, out, budget)
 		if genGPUs == 0 {
 			name += ", mixed"
 		}
-		if heard {
-			name += ", heard in passes"
-		}
 		return arm{name: name, probe: func(seed uint64) (map[string]float64, error) {
 			q := question(o, seed, in, out, budget)
-			q.HeardInPasses = heard
 			if genGPUs == 0 {
 				return bestMixed(q, speed)
 			}
@@ -227,12 +223,11 @@ func divided() *Experiment {
 	}
 	return &Experiment{
 		ID: "e8", Title: "prefill and decode divided", Source: "Dynamo, 70B, 3000/150: +30 % for each device on one node, more than twice on two",
-		Setup: fmt.Sprintf("a 70B model, %d tok/s for each user, TTFT p95 at most 2 s; divided: ctx instances of 1 device and gen instances of 4; mixed: the best of two sizes and four chunks; two arms hear messages of hand-overs while devices compute", speed),
+		Setup: fmt.Sprintf("a 70B model, %d tok/s for each user, TTFT p95 at most 2 s; divided: ctx instances of 1 device and gen instances of 4; mixed: the best of two sizes and four chunks", speed),
 		arms: func(o Options) []arm {
 			return []arm{
-				shape(o, 3000, 150, 8, 0, false), shape(o, 3000, 150, 8, 4, false), shape(o, 3000, 150, 16, 4, false), shape(o, 3000, 150, 32, 4, false),
-				shape(o, 3000, 150, 8, 4, true), shape(o, 3000, 150, 16, 4, true),
-				shape(o, 128, 512, 8, 0, false), shape(o, 128, 512, 16, 4, false),
+				shape(o, 3000, 150, 8, 0), shape(o, 3000, 150, 8, 4), shape(o, 3000, 150, 16, 4), shape(o, 3000, 150, 32, 4),
+				shape(o, 128, 512, 8, 0), shape(o, 128, 512, 16, 4),
 			}
 		},
 		metrics: perGPU,

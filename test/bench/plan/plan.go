@@ -28,7 +28,6 @@ type Question struct {
 	Net           des.Net
 	Seed          uint64
 	Measure       time.Duration // virtual, of each run
-	HeardInPasses bool          // see des.Config
 }
 
 // Point is one speed for users, and what it costs.
@@ -98,7 +97,7 @@ func (q *Question) prefills() *workload.Workload {
 
 func (q *Question) config() des.Config {
 	return des.Config{
-		Seed: q.Seed, Net: q.Net, Frontends: 1, HeardInPasses: q.HeardInPasses, Warmup: q.Measure / 5, Measure: q.Measure,
+		Seed: q.Seed, Net: q.Net, Frontends: 1, Warmup: q.Measure / 5, Measure: q.Measure,
 		Workload: workload.Random(workload.RandomOptions{Requests: requests, Input: q.Input, Output: q.Output, Seed: q.Seed}),
 		Load:     schedule.Options{Mode: schedule.Concurrency, Seed: q.Seed, Recycle: true, Duration: 1000 * q.Measure},
 		Ideal:    des.Ideal{Step: 10 * time.Millisecond},
