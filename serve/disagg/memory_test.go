@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -99,31 +100,85 @@ func TestBigBodiesLeaveTheirPlaces(t *testing.T) {
 
 func TestBudgetIsKept(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		b := bodyBudget{limit: int64(rapid.IntRange(1, 100).Draw(t, "limit"))}
-		held, resizes := []int64{}, []func(int64){}
+		unit := rapid.SampledFrom([]int64{1, modestBody / 8}).Draw(t, "unit")
+		b := bodyBudget{limit: unit * int64(rapid.IntRange(1, 100).Draw(t, "limit"))}
+		var bodies []*held
 		sum := func() (n int64) {
-			for _, h := range held {
-				n += h
+			for _, h := range bodies {
+				n += h.n
 			}
 			return n
 		}
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
-			n := int64(rapid.IntRange(0, 40).Draw(t, "bytes"))
-			if len(held) > 0 && rapid.Bool().Draw(t, "shrink") {
-				i := rapid.IntRange(0, len(held)-1).Draw(t, "which")
-				n = min(n, held[i])
-				resizes[i](n)
-				held[i] = n
-			} else if resize, ok := b.take(n); ok {
-				held, resizes = append(held, n), append(resizes, resize)
-			} else if sum()+n <= b.limit {
-				t.Fatal("refused with room")
+			if len(bodies) == 0 || rapid.Bool().Draw(t, "another") {
+				bodies = append(bodies, &held{b: &b})
+			}
+			h := bodies[rapid.IntRange(0, len(bodies)-1).Draw(t, "which")]
+			before, to, most := h.n, unit*int64(rapid.IntRange(0, 40).Draw(t, "bytes")), b.limit
+			if to > modestBody {
+				most -= most / 8
+			}
+			room := to <= before || sum()-before+to <= most
+			if ok := h.fits(to); ok != room {
+				t.Fatalf("from %d to %d fits: %v", before, to, ok)
+			}
+			if ok := h.resize(to); ok != room || ok && h.n != to || !ok && h.n != before {
+				t.Fatalf("from %d to %d: %v, holds %d", before, to, ok, h.n)
 			}
 			if b.used != sum() || b.used > b.limit {
 				t.Fatalf("used %d of %d, held %d", b.used, b.limit, sum())
 			}
 		}
 	})
+}
+
+// Who announces much and sends nothing takes nothing from those who send their requests; and who did send much leaves a part
+// of the budget for those who send little.
+func TestAnnouncedBodiesTakeNoBudget(t *testing.T) {
+	const most = 64 << 20
+	r := one(t, ctxReply{}, genReply{}, withConfig(func(c *Config) { c.MaxBodyMemory = most }))
+	open := func(head, body string) {
+		t.Helper()
+		conn, err := net.Dial("tcp", strings.TrimPrefix(r.front.URL, "http://"))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		t.Cleanup(func() { conn.Close() })
+		// Of those below that send more than there is room for, some are cut off.
+		_, _ = io.WriteString(conn, "POST "+completions+" HTTP/1.1\r\nHost: x\r\n"+head+"\r\n\r\n"+body)
+	}
+	used := func() int64 {
+		r.s.bodies.mu.Lock()
+		defer r.s.bodies.mu.Unlock()
+		return r.s.bodies.used
+	}
+	grows := func(to int64) {
+		t.Helper()
+		for begun := time.Now(); used() < to; time.Sleep(time.Millisecond) {
+			if time.Since(begun) > 30*time.Second {
+				t.Fatalf("%d bytes are held, not %d", used(), to)
+			}
+		}
+	}
+	for range 40 { // together they announce five times what may be held
+		open("Content-Length: 8388608", "{")
+		open("Transfer-Encoding: chunked", "1\r\n{\r\n")
+	}
+	grows(40 << 10)
+	r.post(completions, hello).wantOK(t, "ABC")
+
+	part := strings.Repeat("x", 5<<20)
+	var sent sync.WaitGroup
+	defer sent.Wait()
+	for range 40 {
+		sent.Go(func() { open("Content-Length: 8000000", part) })
+	}
+	grows(most / 2)
+	r.post(completions, hello).wantOK(t, "ABC")
+	if n := used(); n > most {
+		t.Errorf("%d bytes are held", n)
+	}
 }
 
 // TestWholeAnswerToClientThatDoesNotRead ends, so that its request gives its place back, which a drain waits for.

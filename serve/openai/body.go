@@ -64,6 +64,10 @@ func ReadBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 			"the request body did not arrive within %v: send it faster, or less", bodyTime)
 	}
 	_ = rc.SetReadDeadline(time.Time{})
+	var own *Error // of a reader that whoever calls has put around the body
+	if errors.As(err, &own) {
+		return nil, own
+	}
 	if err != nil {
 		return nil, NewError(http.StatusBadRequest, CodeInvalidRequest, "the request body ended early: %v", err)
 	}
