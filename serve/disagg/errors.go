@@ -141,7 +141,7 @@ var addresses = regexp.MustCompile(`[a-z]+://[^\s"']+|\b\d+\.\d+\.\d+\.\d+(:\d+)
 func scrub(text string) string { return addresses.ReplaceAllString(text, "[address]") }
 
 // clientError turns the last failure of a request's legs into the answer: the mapping table of the specification.
-func (s *Server) clientError(err error) *openai.Error {
+func (s *Server) clientError(p *RoutePlan, err error) *openai.Error {
 	var le *legError
 	if !errors.As(err, &le) {
 		var oe *openai.Error
@@ -159,6 +159,8 @@ func (s *Server) clientError(err error) *openai.Error {
 	switch {
 	case le.fault == faultStatus && (e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden):
 		e.Status, e.Type, e.Param = http.StatusBadGateway, openai.TypeAuth, ""
+	case le.fault == faultStatus && e.Status < 500 && p.blame(le.role, &e):
+		e.Status, e.Type, e.Param, e.Code = http.StatusBadGateway, openai.TypeUpstream, "", ""
 	case le.fault == faultStatus && e.Status < 500 || le.fault == faultGone:
 		if e.Status == http.StatusTooManyRequests {
 			e.Type, e.RetryAfter = openai.TypeOverloaded, max(e.RetryAfter, time.Second)

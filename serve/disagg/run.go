@@ -21,6 +21,10 @@ func (s *Server) run(ctx context.Context, p *RoutePlan, out *client) error {
 		out.ending = func() { s.homes.settled(p) }
 	}
 	s.tokenise(ctx, p)
+	if err := s.tooLong(p); err != nil {
+		s.obs.Happened(EventValidation)
+		return err
+	}
 	s.consider(p)
 	defer func() { p.reserved.Reservation.Release(false) }()
 	if p.Path == PathGenOnly {
@@ -123,7 +127,7 @@ func (s *Server) finish(ctx context.Context, p *RoutePlan, out *client, err erro
 		out.status = openai.StatusClientClosed
 		return true
 	}
-	e := s.clientError(err)
+	e := s.clientError(p, err)
 	level := slog.LevelDebug // a client's own mistake is nobody's alarm
 	if e.Status >= http.StatusInternalServerError {
 		level = slog.LevelWarn

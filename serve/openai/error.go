@@ -101,6 +101,14 @@ func Unsupported(param, format string, args ...any) *Error {
 	return e
 }
 
+// PromptTooLong makes the 400 for a prompt of n tokens that leaves no room for an answer within limit.
+func PromptTooLong(param string, n, limit int) *Error {
+	e := Invalid(param, "the prompt has %d tokens and the context length is %d, of which at least one is for the answer: shorten the prompt by %d tokens",
+		n, limit, n-limit+1)
+	e.Code = CodeContextLength
+	return e
+}
+
 // AppendJSON appends the body {"error": {...}}; empty param and code are null.
 func (e *Error) AppendJSON(dst []byte) []byte {
 	dst = append(dst, `{"error":{"message":`...)
@@ -138,6 +146,9 @@ func WriteError(w http.ResponseWriter, err error) {
 	_, _ = w.Write(append(e.AppendJSON(nil), '\n'))
 }
 
+// maxErrorWord bounds what a peer may say in an error beside the message, which goes into answers and logs.
+const maxErrorWord = 256
+
 // ParseError reads the error a peer answered with. A body that is no OpenAI
 // error object is quoted, cut at MaxErrorText.
 func ParseError(status int, h http.Header, body []byte) *Error {
@@ -153,9 +164,9 @@ func ParseError(status int, h http.Header, body []byte) *Error {
 	if json.Unmarshal(body, &obj) == nil && obj.Error != nil && obj.Error.Message != "" {
 		e.Message = Cut(obj.Error.Message, MaxErrorText)
 		if obj.Error.Type != "" {
-			e.Type = obj.Error.Type
+			e.Type = Cut(obj.Error.Type, maxErrorWord)
 		}
-		e.Param, e.Code = scalarText(obj.Error.Param), scalarText(obj.Error.Code)
+		e.Param, e.Code = Cut(scalarText(obj.Error.Param), maxErrorWord), Cut(scalarText(obj.Error.Code), maxErrorWord)
 		return e
 	}
 	e.Message = Cut(strings.TrimSpace(string(body)), MaxErrorText)

@@ -17,3 +17,12 @@ func TestUnreadable(t *testing.T) {
 		}
 	}
 }
+
+// What a peer says beside the message of an error is short as well, whatever it says.
+func TestParseErrorIsShort(t *testing.T) {
+	long := strings.Repeat("x", 60<<10)
+	e := ParseError(http.StatusBadRequest, nil, []byte(`{"error":{"message":"`+long+`","type":"`+long+`","param":"`+long+`","code":"`+long+`"}}`))
+	if n := len(e.AppendJSON(nil)); n > 4<<10 {
+		t.Errorf("%d bytes", n)
+	}
+}

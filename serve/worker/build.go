@@ -208,10 +208,7 @@ func (j *job) checkPrompt(ids []int32) error {
 		param = "prompt"
 	}
 	if limit := j.info.MaxSeqLen; len(ids) >= limit {
-		e := openai.Invalid(param, "the prompt has %d tokens and the context length is %d, of which at least one is for the answer: shorten the prompt by %d tokens",
-			len(ids), limit, len(ids)-limit+1)
-		e.Code = openai.CodeContextLength
-		return e
+		return openai.PromptTooLong(param, len(ids), limit)
 	}
 	if i := slices.IndexFunc(ids, func(id int32) bool { return id < 0 || int(id) >= j.info.Vocab }); i >= 0 {
 		return openai.Invalid(param, "token id %d at index %d of the prompt is outside the vocabulary of %d", ids[i], i, j.info.Vocab)

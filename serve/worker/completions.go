@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"time"
 
+	"tandem/engine/executor"
 	"tandem/engine/request"
 	"tandem/engine/runner"
 	"tandem/serve/openai"
@@ -40,6 +41,10 @@ func (s *Server) completions(e openai.Endpoint) http.HandlerFunc {
 	}
 }
 
+// legGrowth is how many times larger than a client's request a leg may be: it has the token ids beside the text. Only a mixed
+// worker has clients of its own.
+const legGrowth = 4
+
 // prepare reads, checks and translates a request. Nothing is scheduled yet.
 func (s *Server) prepare(w http.ResponseWriter, r *http.Request, e openai.Endpoint) (*job, error) {
 	b := s.backend.Load()
@@ -50,7 +55,11 @@ func (s *Server) prepare(w http.ResponseWriter, r *http.Request, e openai.Endpoi
 		return nil, unavailable("draining", "this worker is shutting down: send the request to another one")
 	}
 	arrived := b.Engine.Now()
-	data, err := openai.ReadBody(w, r, s.cfg.MaxBody)
+	limit := s.cfg.MaxBody
+	if b.Engine.Info().Role != executor.Mixed {
+		limit *= legGrowth
+	}
+	data, err := openai.ReadBody(w, r, limit)
 	if err != nil {
 		return nil, err
 	}

@@ -68,6 +68,20 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
+// A leg has token ids beside the text, so one of a request that the frontend takes may be larger than any request.
+func TestLegsMayBeLarger(t *testing.T) {
+	for role, limit := range map[executor.Role]string{executor.Ctx: "4194304", executor.Gen: "4194304", executor.Mixed: "1048576"} {
+		srv := serveFake(t, newEngine(role, "hi"), nil) // with requests of 1 MiB
+		for size, fits := range map[int]bool{1<<20 + 1: role != executor.Mixed, 4<<20 + 1: false} {
+			body := chatHi + `,"x":"` + strings.Repeat("y", size-len(chatHi)-len(`,"x":""}`)) + `"}`
+			status, _, text := post(t, srv.URL+"/v1/chat/completions", body)
+			if (status != 413) != fits || !fits && !strings.Contains(text, limit) {
+				t.Errorf("%s, %d bytes: %d, %.200s", role, size, status, text)
+			}
+		}
+	}
+}
+
 func TestEngineErrors(t *testing.T) {
 	want := map[request.Code]struct {
 		status int
