@@ -49,7 +49,7 @@ func planCommand() *cobra.Command {
 	fs.IntVar(&f.genGPUs, "gen-gpus", 8, "accelerators of a gen instance")
 	fs.IntSliceVar(&f.ladder, "ladder", []int{2, 8, 16, 32, 64, 128}, "requests in flight at a gen instance, one point each")
 	fs.BoolVar(&f.mixed, "mixed", false, "also simulate mixed instances with the gen profile")
-	fs.DurationVar(&f.measure, "duration", time.Minute, "virtual time of each run")
+	fs.DurationVar(&f.measure, "duration", time.Minute, "virtual time that is measured of each run, which is warmed up for as long")
 	fs.Uint64Var(&f.seed, "seed", 1, "of lengths and content")
 	fs.StringVarP(&f.dir, "output", "o", "", "folder for the plot plan.svg, empty = none")
 	fs.StringVar(&f.cluster.profile, "profile", "", "file of bench profile for a ctx instance, empty = built in")
@@ -82,7 +82,7 @@ func (f *planFlags) run(log, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	_, _ = fmt.Fprintf(out, "simulated, profile %s\none ctx instance: %.3g requests/s, %d in flight, within TTFT p95 %v\n\n", f.cluster.named(), a.CtxRate, a.CtxOpen, f.ttft)
+	_, _ = fmt.Fprintf(out, "simulated, profile %s\none ctx instance: %.3g requests/s with %d in flight, within TTFT p95 %v\n\n", f.cluster.named(), a.CtxRate, a.CtxOpen, f.ttft)
 	chart := &plot.Chart{Title: "simulated: tokens for each accelerator and for users", X: "tok/s for a user", Y: "tok/s for an accelerator", ZeroY: true}
 	series := make([]plot.Series, 3)
 	series[0].Name, series[1].Name, series[2].Name = "ideal", "simulated", "mixed"

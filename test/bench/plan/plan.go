@@ -27,7 +27,7 @@ type Question struct {
 	Budget        int           // accelerators
 	Net           des.Net
 	Seed          uint64
-	Measure       time.Duration // virtual, of each run
+	Measure       time.Duration // virtual, of each run, which is warmed up for as long
 }
 
 // Point is one speed for users, and what it costs.
@@ -95,37 +95,57 @@ func (q *Question) prefills() *workload.Workload {
 	return workload.Random(workload.RandomOptions{Requests: requests, Input: q.Input, Output: workload.Fixed(1), Seed: q.Seed})
 }
 
-func (q *Question) config() des.Config {
+// config is a closed loop of n requests. They begin one after the other: begun at once, they would queue before ctx
+// instances for longer than is measured.
+func (q *Question) config(n int) des.Config {
 	return des.Config{
-		Seed: q.Seed, Net: q.Net, Frontends: 1, Warmup: q.Measure / 5, Measure: q.Measure,
+		Seed: q.Seed, Net: q.Net, Frontends: 1, Warmup: q.Measure, Measure: q.Measure,
 		Workload: workload.Random(workload.RandomOptions{Requests: requests, Input: q.Input, Output: q.Output, Seed: q.Seed}),
-		Load:     schedule.Options{Mode: schedule.Concurrency, Seed: q.Seed, Recycle: true, Duration: 1000 * q.Measure},
+		Load:     schedule.Options{Mode: schedule.Concurrency, Concurrency: n, RampUp: q.Measure * 3 / 4, Seed: q.Seed, Recycle: true, Duration: 1000 * q.Measure},
 		Ideal:    des.Ideal{Step: 10 * time.Millisecond},
 	}
 }
 
-// ctxRate is the rate of independent arrivals at one ctx instance that keeps TTFT
-// within the limit, and how many requests are in flight then.
+// ctxRate is the most that a ctx instance does within the limit on TTFT, in a closed loop, and how many requests are in
+// flight then. It is what a frontend makes of it that never lets two instances have uneven queues: a part of the ideal.
 func (q *Question) ctxRate(ctx Spec) (best float64, open int, err error) {
-	best, err = Capacity(1, func(rate float64) (bool, error) {
-		cfg := q.config()
-		cfg.Load = schedule.Options{Mode: schedule.Rate, Rate: rate, Seed: q.Seed, Recycle: true, Duration: 1000 * q.Measure}
+	good := func(n int) (bool, error) {
+		cfg := q.config(n)
 		cfg.Ctx, cfg.Workload = ctx.Group, q.prefills()
 		cfg.Ctx.Instances = 1
 		r, err := simulate(cfg)
-		if err != nil {
+		if err != nil || len(r.Good()) == 0 || des.Quantile(r.Good(), 0.95, (*des.Record).TTFT) > q.TTFT.Seconds() {
 			return false, err
 		}
-		if r.Unfinished > 0 || len(r.Good()) == 0 || des.Quantile(r.Good(), 0.95, (*des.Record).TTFT) > q.TTFT.Seconds() {
-			return false, nil
+		if x := r.Throughput(); x > best {
+			best, open = x, n
 		}
-		sum := 0.0
-		for _, rec := range r.Good() {
-			sum += rec.TTFT().Seconds()
-		}
-		open = int(math.Ceil(sum / r.Seconds()))
 		return true, nil
-	})
+	}
+	least, most := 0, 1
+	for ok := true; ok; {
+		if ok, err = good(most); err != nil {
+			return 0, 0, err
+		}
+		if ok {
+			least, most = most, 2*most
+		}
+		if most > 1<<12 {
+			break
+		}
+	}
+	for err == nil && most-least > max(1, most/16) {
+		n := (least + most) / 2
+		var ok bool
+		if ok, err = good(n); ok {
+			least = n
+		} else {
+			most = n
+		}
+	}
+	if err == nil && best == 0 {
+		err = ErrNoRate
+	}
 	return best, open, err
 }
 
@@ -139,8 +159,7 @@ func instant(like des.Group) des.Group {
 
 // genRate is what a gen instance does with n requests in flight.
 func (q *Question) genRate(gen Spec, n int) (userTPS, rate float64, err error) {
-	cfg := q.config()
-	cfg.Load.Concurrency = n
+	cfg := q.config(n)
 	cfg.Ctx, cfg.Gen = instant(gen.Group), gen.Group
 	cfg.Gen.Instances = 1
 	cfg.Net.Bandwidth = 1e15
@@ -172,9 +191,8 @@ type Measured struct {
 	Flight                      float64 // requests between their first and last token, on the mean, at a gen instance or in all
 }
 
-// Keeps reports whether what was measured is still that point: gen instances have no more requests in flight, but
-// for a twentieth.
-func (p *Point) Keeps(m *Measured) bool { return m.Flight <= 1.05*float64(p.Flight) }
+// Keeps reports whether what was measured is still that point: gen instances have no more requests in flight.
+func (p *Point) Keeps(m *Measured) bool { return m.Flight <= float64(p.Flight) }
 
 // Check simulates the whole cluster of a point, in a closed loop of as many requests as its instances have in
 // flight; fewer, while TTFT misses its limit or what is measured is not kept to. Without the latter, requests that
@@ -182,8 +200,7 @@ func (p *Point) Keeps(m *Measured) bool { return m.Flight <= 1.05*float64(p.Flig
 // nothing keeps both, it is the cluster with a single request.
 func Check(q Question, ctx, gen Spec, a *Answer, p Point, keep func(*Measured) bool) (best Measured, err error) {
 	good := func(n int) (bool, error) {
-		cfg := q.config()
-		cfg.Load.Concurrency = n
+		cfg := q.config(n)
 		cfg.Ctx, cfg.Gen = ctx.Group, gen.Group
 		cfg.Ctx.Instances, cfg.Gen.Instances = p.Ctx, p.Gen
 		m, err := measure(cfg, p.Ctx*ctx.GPUs+p.Gen*gen.GPUs)
@@ -213,8 +230,7 @@ func Check(q Question, ctx, gen Spec, a *Answer, p Point, keep func(*Measured) b
 
 // Mixed simulates instances that do both, with n requests in flight at each.
 func Mixed(q Question, mixed Spec, instances, n int) (Measured, error) {
-	cfg := q.config()
-	cfg.Load.Concurrency = n * instances
+	cfg := q.config(n * instances)
 	cfg.Ctx = mixed.Group
 	cfg.Ctx.Instances = instances
 	return measure(cfg, instances*mixed.GPUs)
