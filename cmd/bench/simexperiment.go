@@ -22,6 +22,7 @@ type experimentFlags struct {
 	seeds int
 	time  float64
 	jobs  int
+	trace string
 }
 
 func (f *experimentFlags) add(fs *pflag.FlagSet) {
@@ -33,6 +34,7 @@ func (f *experimentFlags) add(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&f.arms, "arm", nil, "with --experiment: run the arm of this name only, and check nothing (repeat it for more)")
 	fs.IntVar(&f.seeds, "seeds", 5, "with --experiment: runs of each arm")
 	fs.Float64Var(&f.time, "time", 1, "with --experiment: factor on virtual times")
+	fs.StringVar(&f.trace, "traces", "", "with --experiment e12: folder of the recorded traces, empty = loads of their shapes")
 	fs.IntVar(&f.jobs, "jobs", 1, "with --experiment: runs at a time")
 }
 
@@ -59,7 +61,7 @@ func (f *experimentFlags) run(ctx context.Context, log, out io.Writer, dir strin
 	}
 	for _, e := range list {
 		before := spent()
-		r, err := e.Run(experiment.Options{Seeds: f.seeds, Time: f.time, Jobs: f.jobs, Arms: f.arms, Stop: ctx.Err, Progress: func(arm string, seed uint64, took time.Duration) {
+		r, err := e.Run(experiment.Options{Seeds: f.seeds, Time: f.time, Jobs: f.jobs, Arms: f.arms, Traces: f.trace, Stop: ctx.Err, Progress: func(arm string, seed uint64, took time.Duration) {
 			_, _ = fmt.Fprintf(log, "%s: %s, seed %d: %v\n", e.ID, arm, seed, took.Round(time.Millisecond))
 		}})
 		if err != nil {

@@ -54,6 +54,8 @@ type Options struct {
 	Time  float64  // factor on all times, 0 = 1
 	Jobs  int      // runs at a time, 0 = 1
 	Arms  []string // names of those to run, nil = all; of some nothing is checked
+	// Traces is a folder of recorded traces, which those arms take that can; empty = what generators make.
+	Traces string
 	// Stop, which may be nil, says by an error that no further run shall begin.
 	Stop func() error
 	// Progress, which may be nil, is called after each run, by one goroutine at a

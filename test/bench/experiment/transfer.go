@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"tandem/engine/executor"
-	"tandem/serve/router"
 	"tandem/test/bench/des"
 	"tandem/test/bench/plan"
 	"tandem/test/bench/profile"
@@ -79,10 +78,14 @@ func good(r *des.Result, ttft, tpot time.Duration) float64 {
 	return float64(n) / float64(max(len(r.Records)+r.Unfinished, 1))
 }
 
-// capacity is the rate at which 90 % of a cluster's requests are good.
-func capacity(cfg func(rate float64) des.Config, ttft, tpot time.Duration) (float64, error) {
+// capacity is the rate at which 90 % of a cluster's requests are good, of those that can be offered.
+func capacity(cfg func(rate float64) (des.Config, bool), ttft, tpot time.Duration) (float64, error) {
 	return plan.Capacity(2, func(rate float64) (bool, error) {
-		s, err := des.New(cfg(rate))
+		c, ok := cfg(rate)
+		if !ok {
+			return false, nil
+		}
+		s, err := des.New(c)
 		if err != nil {
 			return false, err
 		}
@@ -120,7 +123,7 @@ func goodput() *Experiment {
 							if split {
 								size /= 256 // 1, 4, 16: which division
 							}
-							c, err := capacity(func(rate float64) des.Config { return task(o, seed, t.in, t.out, rate, split, size) }, t.ttft, t.tpot)
+							c, err := capacity(func(rate float64) (des.Config, bool) { return task(o, seed, t.in, t.out, rate, split, size), true }, t.ttft, t.tpot)
 							if err == nil {
 								best = max(best, c)
 							}
@@ -160,66 +163,4 @@ func task(o Options, seed uint64, in, out workload.Dist, rate float64, split boo
 	cfg.Ctx = sharded(executor.Mixed, 3, 4)
 	cfg.Ctx.Core.MaxNumTokens, cfg.Ctx.Core.PrefillMixed = max(size, 512), size
 	return cfg
-}
-
-func traces() *Experiment {
-	shapes := []struct {
-		name string
-		make func(seed uint64) *workload.Workload
-	}{
-		{"conversation", func(seed uint64) *workload.Workload {
-			return workload.MultiTurn(workload.MultiTurnOptions{
-				Conversations: 1500, Turns: workload.Geometric(3), First: workload.LogNormal(6000, 1), Next: workload.LogNormal(1500, 1),
-				Output: workload.LogNormal(250, 0.7), Think: workload.Exponential(5), Seed: seed,
-			})
-		}},
-		{"toolagent", func(seed uint64) *workload.Workload {
-			return workload.SharedPrefix(workload.SharedPrefixOptions{
-				Groups: 40, PerGroup: 80, System: workload.LogNormal(5000, 0.5), Question: workload.LogNormal(1500, 1), Output: workload.LogNormal(150, 0.6), Seed: seed,
-			})
-		}},
-		{"synthetic", func(seed uint64) *workload.Workload {
-			return workload.SharedPrefix(workload.SharedPrefixOptions{
-				Groups: 60, PerGroup: 60, System: workload.LogNormal(14000, 0.4), Question: workload.LogNormal(700, 1), Output: workload.LogNormal(150, 0.6), Seed: seed,
-			})
-		}},
-	}
-	var checks []check
-	for _, s := range shapes {
-		checks = append(checks, changes(s.name+": capacity grows", s.name+", no cache", s.name+", cache", "capacity_at_slo", 0.05, inf))
-	}
-	return &Experiment{
-		ID: "e12", Title: "capacity with a cache that routing uses", Source: "Mooncake, recorded traces: +59 to +498 %, deployments +107 and +115 %",
-		Setup: "loads of the shapes of the three released traces, made by generators and not the traces themselves; 4 ctx instances of 4 devices, gen workers without limit, TTFT at most 4 s for 90 %",
-		arms: func(o Options) (out []arm) {
-			for _, s := range shapes {
-				for _, cache := range []bool{false, true} {
-					name := s.name + ", no cache"
-					if cache {
-						name = s.name + ", cache"
-					}
-					out = append(out, arm{name: name, probe: func(seed uint64) (map[string]float64, error) {
-						c, err := capacity(func(rate float64) des.Config {
-							g := dense(executor.Ctx, 4, 4)
-							g.Core.BlockReuse, g.Core.MaxNumTokens = cache, 8192
-							g.Router = router.Config{Type: router.KindLoad, UseTokens: true}
-							if cache {
-								g.Router = router.Config{Type: router.KindHybrid}
-							}
-							return des.Config{
-								Seed: seed, Ctx: g, Ideal: des.Ideal{Step: 12 * time.Millisecond}, Net: network(), Frontends: 1, Workload: s.make(seed),
-								Load: schedule.Options{Mode: schedule.Rate, Rate: rate, Seed: seed, Recycle: true, Duration: time.Hour},
-								// As many prompts as there are beginnings must have come before a cache is warm.
-								Warmup: o.time(4 * time.Minute), Measure: o.time(time.Minute),
-							}
-						}, 4*time.Second, time.Second)
-						return map[string]float64{"capacity_at_slo": c}, err
-					}})
-				}
-			}
-			return out
-		},
-		metrics: []metric{{key: "capacity_at_slo", title: "capacity", unit: "req/s, or conversations begun", digits: 2}},
-		checks:  checks,
-	}
 }
