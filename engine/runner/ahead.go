@@ -71,7 +71,7 @@ type ahead struct {
 func (r *rank) overlap() {
 	r.ahead = &ahead{r: r}
 	if d, ok := r.device.(Launcher); ok {
-		r.ahead.lane = &queued{r: r, device: d}
+		r.ahead.lane = newQueued(r, d)
 		return
 	}
 	r.ahead.lane = newAside(r)
@@ -131,7 +131,7 @@ func (a *ahead) wait() executor.Result {
 	a.open = append(a.open[:0], a.open[1:]...)
 	sampled, err := a.lane.wait(l)
 	if p := new(panicked); errors.As(err, &p) {
-		panic(fmt.Sprintf("%v\n\nwhere the step ran:\n%s", p.value, p.stack))
+		p.again()
 	}
 	if l.failed, l.before = err != nil, nil; err == nil {
 		return executor.Result{Sampled: sampled}
@@ -145,6 +145,7 @@ func (a *ahead) wait() executor.Result {
 // land waits until nothing runs any more and throws the results away.
 func (a *ahead) land() {
 	defer a.lane.close()
+	a.r.attend = func() {}
 	defer func() { _ = recover() }() // a device that panicked may do so again
 	for _, l := range a.open {
 		_, _ = a.lane.wait(l)
@@ -166,6 +167,16 @@ func (r *rank) copies(b *executor.Batch) error {
 type queued struct {
 	r      *rank
 	device Launcher
+	end    func() // waits for the oldest step, whose results are these:
+	picked []tensor.Picked
+	logits []float32
+	err    error
+}
+
+func newQueued(r *rank, device Launcher) *queued {
+	q := &queued{r: r, device: device}
+	q.end = func() { q.picked, q.logits, q.err = device.Wait() }
+	return q
 }
 
 func (q *queued) launch(l *launched) {
@@ -231,19 +242,19 @@ func (q *queued) wait(l *launched) ([]executor.Sampled, error) {
 	if l.err != nil {
 		return nil, l.err
 	}
-	picked, logits, err := q.device.Wait()
+	q.r.during(q.end)
 	l.ready()
 	now := q.r.clock()
 	l.ran, q.r.ended = now-max(l.began, q.r.ended), now
 	switch {
-	case err != nil:
-		return nil, err
+	case q.err != nil:
+		return nil, q.err
 	case l.before != nil && l.before.failed:
 		return nil, errOnNothing
 	}
 	s := &q.r.samples
 	s.rules = l.rules
-	return s.take(l.batch.Rows, picked, logits), nil
+	return s.take(l.batch.Rows, q.picked, q.logits), nil
 }
 
 func (q *queued) close() {}

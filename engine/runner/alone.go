@@ -15,6 +15,8 @@ func (e *Engine) runAlone(ctx context.Context) (err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	r := e.ranks[0]
+	r.wake, r.attend = e.in.wake, func() { e.attend(r) }
+	defer func() { r.side.close() }()
 	if e.cfg.Overlap {
 		r.overlap()
 		defer r.ahead.land() // nothing may run on a device that is closed
@@ -149,6 +151,14 @@ func (e *Engine) read(r *rank) {
 		close(s.done)
 	}
 	clear(e.mail.new)
+}
+
+// attend is read while a step runs. It tells what is left, but not that the loop
+// came around.
+func (e *Engine) attend(r *rank) {
+	e.read(r)
+	e.status.refresh(0, r.core.Stats())
+	r.publish(e.Now())
 }
 
 func (e *Engine) cancel(r *rank) {

@@ -1,9 +1,6 @@
 package runner
 
 import (
-	"fmt"
-	"runtime/debug"
-
 	"tandem/engine/executor"
 	"tandem/engine/tensor"
 )
@@ -28,7 +25,7 @@ func newAside(r *rank) *aside {
 func (a *aside) launch(l *launched) { a.steps <- l }
 
 func (a *aside) wait(l *launched) ([]executor.Sampled, error) {
-	if got := <-a.ended; got != l {
+	if got := attending(a.r, a.ended); got != l {
 		panic("runner: steps came back in another order")
 	}
 	return l.out, l.err
@@ -42,7 +39,9 @@ func (a *aside) close() {
 func (a *aside) run() {
 	defer close(a.gone)
 	for l := range a.steps {
-		l.err = a.step(l)
+		if p := try(func() { l.err = a.step(l) }); p != nil {
+			l.err = p
+		}
 		a.last = nil
 		if l.err == nil {
 			a.last = l.out
@@ -51,14 +50,8 @@ func (a *aside) run() {
 	}
 }
 
-// step runs a step and samples. A panic becomes an error, with which the loop
-// panics in turn.
+// step runs a step and samples.
 func (a *aside) step(l *launched) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = &panicked{value: p, stack: debug.Stack()}
-		}
-	}()
 	if l.before != nil && a.last == nil {
 		return errOnNothing
 	}
@@ -120,11 +113,3 @@ func (a *aside) pieces(l *launched) (err error) {
 	l.ran = a.r.ended - began
 	return err
 }
-
-// panicked is a panic on its way to the goroutine that answers for it.
-type panicked struct {
-	value any
-	stack []byte
-}
-
-func (p *panicked) Error() string { return fmt.Sprint(p.value) }

@@ -284,6 +284,7 @@ func (e *Engine) TransferEvent(rank int, ev any) {
 		if r.id != rank || !r.events.put(ev) {
 			continue
 		}
+		nudge(r.wake)
 		e.rouse()
 	}
 }

@@ -207,6 +207,8 @@ func (g *group) await(errs <-chan error) (first error, all bool) {
 
 // run drives one rank to the end of the instance.
 func (m *member) run(ctx context.Context) (err error) {
+	m.attend = func() { m.hear(m.g.e.Now()) }
+	defer func() { m.side.close() }()
 	defer func() {
 		if p := recover(); p != nil {
 			err = m.died(p, debug.Stack())

@@ -71,9 +71,12 @@ func (in *inbox) put(add func(*inbox)) bool {
 }
 
 // rouse ends the wait of the goroutine that reads the inbox.
-func (in *inbox) rouse() {
+func (in *inbox) rouse() { nudge(in.wake) }
+
+// nudge puts a token into wake, which has room for one.
+func nudge(wake chan struct{}) {
 	select {
-	case in.wake <- struct{}{}:
+	case wake <- struct{}{}:
 	default: // it will wake anyway
 	}
 }

@@ -34,11 +34,20 @@ type rank struct {
 	ahead   *ahead     // nil = steps do not overlap
 	gate    sync.Mutex // of sinks: a loop that hangs is buried, and may come back
 	sinks   map[request.ID]sink
+	buried  bool
 	retired func(request.ID)
 
 	events events
 	taken  []any  // events in work
 	tiers  *tiers // nil = none
+
+	// What comes in while the device works: wake has a token, and attend gives it to
+	// the core.
+	wake   chan struct{}
+	attend func()
+	side   *side // nil = has not been needed
+	pass   func()
+	passed passed
 
 	look   look
 	times  timings
@@ -54,7 +63,16 @@ func newRank(id int, core *executor.Core, device Device, transport Transport, vo
 		sinks: make(map[request.ID]sink),
 	}
 	r.samples.init(vocab)
+	r.wake, r.attend = make(chan struct{}, 1), func() {}
+	r.pass = func() { r.passed.res, r.passed.ran = r.forwardNow(r.passed.batch) }
 	return r
+}
+
+// passed is a step that runs, or ran.
+type passed struct {
+	batch *executor.Batch
+	res   executor.Result
+	ran   bool
 }
 
 // events are the transfer messages of one rank and the questions for its index, in order of arrival. Senders
@@ -180,6 +198,10 @@ func (r *rank) carry() {
 func (r *rank) addSink(id request.ID, s sink) {
 	r.gate.Lock()
 	defer r.gate.Unlock()
+	if r.buried { // meanwhile: nobody would end it
+		s.fail(errDead())
+		return
+	}
 	r.sinks[id] = s
 }
 
@@ -217,9 +239,16 @@ func (r *rank) fill(b *executor.Batch) *tensor.Batch {
 }
 
 // forward runs the filled batch on the device, and samples the rows of b, which
-// may be nil. An error of the copies does not keep the rank from the pass, which
-// its peers have begun. ran is false if the pass itself failed.
+// may be nil. ran is false if the pass itself failed. It attends to peers meanwhile.
 func (r *rank) forward(b *executor.Batch) (res executor.Result, ran bool) {
+	r.passed.batch = b
+	r.during(r.pass)
+	return r.passed.res, r.passed.ran
+}
+
+// forwardNow is forward on the goroutine that the device works on. An error of the
+// copies does not keep the rank from the pass, which its peers have begun.
+func (r *rank) forwardNow(b *executor.Batch) (res executor.Result, ran bool) {
 	var copied error
 	if b != nil {
 		copied = r.copies(b)
@@ -271,6 +300,7 @@ func (r *rank) bury() {
 	r.events.close()
 	r.gate.Lock()
 	defer r.gate.Unlock()
+	r.buried = true
 	for _, s := range r.sinks {
 		s.fail(errDead())
 	}

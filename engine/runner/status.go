@@ -93,6 +93,15 @@ func (s *status) set(rank int, st RankStats, now time.Duration) {
 	}
 }
 
+// refresh is set for a rank whose loop is still in the step of before.
+func (s *status) refresh(rank int, st executor.Stats) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	to := &s.ranks[rank]
+	st.PoolFull = min(st.PoolFull, to.PoolFull) // as of to.at
+	to.Stats = st
+}
+
 func (s *status) setQueue(l lockstep.Stats) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -88,6 +88,8 @@ type event struct {
 	at time.Duration
 	n  uint64
 	do func()
+	// early lets a rank of an Instance hear of it in its pass.
+	early bool
 }
 
 // events is a heap by time, then order of sending.

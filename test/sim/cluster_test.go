@@ -480,7 +480,7 @@ func randomCluster(t *rapid.T) *Cluster {
 		t.Fatal(err)
 	}
 	for _, w := range []*Worker{ctx, gen} {
-		w.Overlap = rapid.SampledFrom([]Overlap{InTurn, Eager, Lazy}).Draw(t, "overlap")
+		w.Overlap = rapid.SampledFrom([]Overlap{InTurn, Heard, Eager, Lazy}).Draw(t, "overlap")
 		w.Strict = true
 	}
 	c := NewCluster(ctx, gen, rapid.Uint64().Draw(t, "seed"))
@@ -494,7 +494,7 @@ func randomCluster(t *rapid.T) *Cluster {
 // TestScenario12CancelStorm cancels 10,000 split and full requests at random
 // moments, with overlap and without.
 func TestScenario12CancelStorm(t *testing.T) {
-	for how, n := range map[Overlap]int{InTurn: 3000, Eager: 10000, Lazy: 3000} {
+	for how, n := range map[Overlap]int{InTurn: 3000, Heard: 3000, Eager: 10000, Lazy: 3000} {
 		cancelStorm(t, how, n)
 	}
 }

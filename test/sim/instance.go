@@ -78,6 +78,7 @@ type Log struct {
 	Loans, Borrowed                             uint64 // loans that were pulled, and that came
 	Aborts, Idles                               uint64
 	Released                                    uint64 // leases elsewhere that were given up
+	Heard                                       uint64 // messages of hand-overs heard in passes
 	Met, Early                                  uint64 // generation-first: pullers that were claimed, pulls that came
 }
 
@@ -133,9 +134,12 @@ func (in *Instance) fail(format string, args ...any) {
 }
 
 // at schedules do.
-func (in *Instance) at(t time.Duration, do func()) {
+func (in *Instance) at(t time.Duration, do func()) { in.schedule(event{at: t, do: do}) }
+
+func (in *Instance) schedule(e event) {
 	in.number++
-	heap.Push(&in.events, event{at: t, n: in.number, do: do})
+	e.n = in.number
+	heap.Push(&in.events, e)
 }
 
 // Submit offers a request to rank 0. h is its hand-over, or nil.

@@ -55,7 +55,7 @@ func TestLockstepInstance(t *testing.T) {
 		"finished": sum.Finished, "cancelled": sum.Cancelled, "refused": sum.Refused,
 		"full ranks": sum.Full, "pads of full ranks": sum.FullPads, "aborts": sum.Aborts, "pulls": sum.Pulls,
 		"leases given up": sum.Released, "moves": sum.Moved, "loans": sum.Loans, "borrowed": sum.Borrowed, "rests": sum.Idles,
-		"pullers that were met": sum.Met, "pulls before the prefill": sum.Early, "peers that did not come": sum.Failed[request.TransferTimeout],
+		"pullers that were met": sum.Met, "pulls before the prefill": sum.Early, "messages in passes": sum.Heard, "peers that did not come": sum.Failed[request.TransferTimeout],
 		"deadlines": sum.Failed[request.DeadlineExceeded], "timeouts": sum.Failed[request.QueueTimeout],
 		"failed steps": sum.Failed[request.StepFailed], "bad logits": sum.Failed[request.BadLogits],
 		"full queues": sum.Failed[request.QueueFull],
@@ -263,6 +263,7 @@ func (l *Log) add(o *Log) {
 	l.Released += o.Released
 	l.Met += o.Met
 	l.Early += o.Early
+	l.Heard += o.Heard
 	for code, n := range o.Failed {
 		if l.Failed == nil {
 			l.Failed = map[request.Code]uint64{}

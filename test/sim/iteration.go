@@ -89,7 +89,25 @@ func (in *Instance) exchange() error {
 	return in.err
 }
 
-// forward runs every rank's batch.
+// hear runs the events that are due and that ranks hear of in their passes.
+func (in *Instance) hear() {
+	var rest []event
+	for len(in.events) > 0 && in.events[0].at <= in.Now {
+		e := heap.Pop(&in.events).(event)
+		if !e.early {
+			rest = append(rest, e)
+			continue
+		}
+		in.Log.Heard++
+		e.do()
+	}
+	for _, e := range rest {
+		heap.Push(&in.events, e)
+	}
+}
+
+// forward runs every rank's batch. What ranks hear meanwhile comes before the pass of
+// some, and after that of others.
 func (in *Instance) forward() {
 	const pause, pass = 100 * time.Microsecond, 10 * time.Millisecond
 	in.Now += pause
@@ -99,11 +117,23 @@ func (in *Instance) forward() {
 	in.Now += pass
 	in.Log.Forwards++
 	in.changed = true
+	results := make([]executor.Result, len(in.Ranks))
+	run := func(parity int) {
+		for i, m := range in.Ranks {
+			if i%2 == parity && m.step.Batch != nil {
+				results[i] = m.run(m.step.Batch)
+			}
+		}
+	}
+	first := int(in.Log.Forwards % 2)
+	run(first)
+	in.hear()
+	run(1 - first)
 	for i, m := range in.Ranks {
 		if m.step.Batch == nil {
 			continue
 		}
-		res := m.run(m.step.Batch)
+		res := results[i]
 		if in.FailStep != nil {
 			if err := in.FailStep(i); err != nil {
 				res = executor.Result{Err: err}

@@ -12,10 +12,12 @@ import (
 // the next one was launched. A real one may do so at any moment in between.
 type Overlap int
 
-// The moments. InTurn: there is no overlap. Eager: at its launch. Lazy: when its
-// results are waited for.
+// The moments. InTurn: there is no overlap. Heard: neither, but the core hears what
+// comes in while a step runs. Eager: at its launch. Lazy: when its results are
+// waited for.
 const (
 	InTurn Overlap = iota
+	Heard
 	Eager
 	Lazy
 )
@@ -32,6 +34,13 @@ type launch struct {
 // overlapped is an iteration with a step in flight before and after it.
 func (w *Worker) overlapped(now time.Duration) (bool, error) {
 	old := w.flying
+	if w.Overlap == Heard {
+		if err := w.Land(now); err != nil {
+			return true, err
+		}
+		w.flying = w.launch(now, nil)
+		return old != nil || w.flying != nil, w.check()
+	}
 	if w.flying = w.launch(now, old); w.Overlap == Eager {
 		if err := w.catchUp(w.flying); err != nil {
 			return true, err

@@ -146,7 +146,7 @@ func TestOverlapChangesNothing(t *testing.T) {
 		}
 		orders, seed := drawOrders(t), rapid.Uint64().Draw(t, "seed")
 		want := runOrders(t, ctx, gen, orders, seed, InTurn)
-		for _, how := range []Overlap{Eager, Lazy} {
+		for _, how := range []Overlap{Heard, Eager, Lazy} {
 			got := runOrders(t, ctx, gen, orders, seed, how)
 			for i, s := range want.Sessions {
 				for j := range max(1, orders[i].n) {

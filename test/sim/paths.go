@@ -52,13 +52,13 @@ func newPaths(in *Instance, rng *rand.Rand) *paths {
 	}
 }
 
-// later runs do on a rank's core after a while.
+// later runs do on a rank's core after a while, maybe in a pass of the rank.
 func (p *paths) later(rank int, do func(now time.Duration, c *executor.Core)) {
-	p.in.at(p.in.Now+time.Duration(p.rng.Int64N(int64(60*time.Millisecond))), func() {
+	p.in.schedule(event{at: p.in.Now + time.Duration(p.rng.Int64N(int64(60*time.Millisecond))), early: true, do: func() {
 		m := p.in.Ranks[rank]
 		do(p.in.Now, m.Core)
 		m.flush()
-	})
+	}})
 }
 
 func (p *paths) effects(rank int, e *executor.Effects) {

@@ -89,7 +89,7 @@ func (w *Worker) advances(b *executor.Batch) error {
 		}
 	}
 	w.strict.missed = row{first.ID, first.Choice}
-	if w.Overlap != InTurn && missed != w.strict.missed {
+	if w.Overlap > Heard && missed != w.strict.missed {
 		return nil
 	}
 	rows := ""

@@ -352,7 +352,7 @@ func TestScenario10Isolation(t *testing.T) {
 }
 
 func TestResetCacheSharesNothingOld(t *testing.T) {
-	for _, how := range []Overlap{InTurn, Eager, Lazy} { // with overlap a step runs, which is waited for
+	for _, how := range []Overlap{InTurn, Heard, Eager, Lazy} { // with overlap a step runs, which is waited for
 		w := worker(t, config(16, 64))
 		w.Overlap = how
 		w.Submit(0, full(0, prompt(0, 40), 60), nil)

@@ -147,7 +147,7 @@ func (s *Storm) drawFaults() {
 
 // attend lets steps of a worker fail, and counts.
 func (s *Storm) attend(w *Worker) {
-	w.Overlap = oneOf(s.rng, InTurn, Eager, Lazy)
+	w.Overlap = oneOf(s.rng, InTurn, Heard, Eager, Lazy)
 	w.Strict = s.rng.IntN(3) == 0
 	w.FailStep = func(*executor.Batch) error {
 		if s.rng.Float64() >= s.Faults.Step {
