@@ -247,3 +247,12 @@ func TestTokenRelayAsBytes(t *testing.T) {
 		t.Errorf("ctx saw %s", params)
 	}
 }
+
+// A frontend whose strict start waits for one worker more says so, though there are enough of each role.
+func TestStartingSaysWhatIsMissing(t *testing.T) {
+	r := one(t, ctxReply{}, genReply{})
+	r.s.mu.Lock()
+	r.s.started = false
+	r.s.mu.Unlock()
+	r.post(completions, hello).wantError(t, http.StatusServiceUnavailable, "not all listed workers are ready yet")
+}

@@ -159,6 +159,8 @@ func (s *Server) ready() (bool, string) {
 	switch {
 	case draining:
 		return false, "the frontend is shutting down"
+	case !started && s.reg.Readiness().OK():
+		return false, "the cluster is starting: not all listed workers are ready yet"
 	case !started:
 		return false, "the cluster is starting"
 	}

@@ -283,9 +283,17 @@ func (r *Registry) Models() (models []Model, open bool) {
 	return models, open
 }
 
+// When a start that waits says for whom, first and from then on.
+const (
+	tellWait  = 10 * time.Second
+	tellAgain = 30 * time.Second
+)
+
 // WaitStart blocks until all listed workers are prepared, or, unless strict, until the minimum is. The error names who
-// is missing and why.
+// is missing and why, and so does the log meanwhile.
 func (r *Registry) WaitStart(ctx context.Context, strict bool) error {
+	tell := time.NewTimer(tellWait)
+	defer tell.Stop()
 	for {
 		r.mu.Lock()
 		changed := r.changed
@@ -296,13 +304,20 @@ func (r *Registry) WaitStart(ctx context.Context, strict bool) error {
 		}
 		select {
 		case <-ctx.Done():
-			r.mu.Lock()
-			missing := strings.Join(r.missing(), "; ") // as of now: failed probes wake nobody
-			r.mu.Unlock()
-			return fmt.Errorf("workers not ready: %s", missing) // one line, since it ends the start
+			return fmt.Errorf("workers not ready: %s", r.whoIsMissing()) // one line, since it ends the start
+		case <-tell.C:
+			r.log.Warn("waiting for workers", "missing", r.whoIsMissing())
+			tell.Reset(tellAgain)
 		case <-changed:
 		}
 	}
+}
+
+// whoIsMissing says it as of now: failed probes wake nobody.
+func (r *Registry) whoIsMissing() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return strings.Join(r.missing(), "; ")
 }
 
 func (r *Registry) missing() []string {

@@ -223,6 +223,36 @@ func TestWaitStartTellsWhy(t *testing.T) {
 	})
 }
 
+// TestWaitStartIsNotSilent: who starts a frontend and forgets a worker reads its name in the log long before the start fails.
+func TestWaitStartIsNotSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.set("http://c:1", good(Context, "a"))
+		f.set("http://g:1", report{err: errors.New("nothing listens there")})
+		var log strings.Builder
+		r, err := New(Config{Context: []string{"c:1"}, Generation: []string{"g:1"}, MinContext: 1, MinGen: 1},
+			Options{Prober: f, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		done := make(chan struct{})
+		go func() { defer close(done); r.Run(ctx) }()
+		_ = r.WaitStart(ctx, true)
+		<-done
+		var told []string
+		for line := range strings.Lines(log.String()) {
+			if strings.Contains(line, "waiting for workers") {
+				told = append(told, line)
+			}
+		}
+		if len(told) != 2 || !strings.Contains(told[0], "g:1: nothing listens there") || strings.Contains(told[0], "c:1") {
+			t.Errorf("told %q", told)
+		}
+	})
+}
+
 // TestMisfitIsLogged: workers that will never be paired are told about when they come up.
 func TestMisfitIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
