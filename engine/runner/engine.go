@@ -15,7 +15,7 @@ import (
 	"tandem/engine/transfer"
 )
 
-// Device runs batches. It is called from one goroutine only.
+// Device runs batches. It is called by one goroutine at a time.
 type Device interface {
 	// Check reports what is wrong with a batch, without running it. In a group it
 	// is asked before the peers are, who cannot go back.
