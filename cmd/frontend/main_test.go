@@ -45,3 +45,13 @@ func TestUnknownFlags(t *testing.T) {
 		}
 	}
 }
+
+// A hostname that is none of this machine's is what the error names, not the port.
+func TestListenNamesTheHost(t *testing.T) {
+	for _, host := range []string{"no such host", "http://localhost", "192.0.2.7", "line\nbreak"} {
+		_, err := listen(host, 0)
+		if err == nil || !strings.HasPrefix(err.Error(), "hostname: ") || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%q: %v", host, err)
+		}
+	}
+}

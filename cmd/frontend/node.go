@@ -42,13 +42,17 @@ type node struct {
 	perf        *trace.Lines   // nil: no perf records in files
 }
 
-// listen opens the public port; the error names the flag to change.
+// listen opens the public port; the error names what to change.
 func listen(host string, port int) (net.Listener, error) {
 	ln, err := net.Listen("tcp", net.JoinHostPort(host, fmt.Sprint(port)))
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return nil, fmt.Errorf("port %d is already in use: stop the other server, or choose another with --port", port)
 	}
-	if err != nil {
+	var name *net.DNSError
+	switch {
+	case errors.As(err, &name), errors.Is(err, syscall.EADDRNOTAVAIL):
+		return nil, fmt.Errorf("hostname: %q is no address of this machine: use localhost, 0.0.0.0 for all addresses, or one of its own", host)
+	case err != nil:
 		return nil, fmt.Errorf("cannot listen (--port %d): %w", port, err)
 	}
 	return h1.Direct(ln, openai.Unreadable), nil

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"os"
@@ -213,7 +214,7 @@ func (f Frontend) Validate() error {
 	}
 	if kind := f.Generation.Router.Type; f.Conditional.MaxLocalPrefill != nil && kind != router.KindKVAware && kind != router.KindHybrid {
 		return fmt.Errorf("conditional_disagg_config: needs generation_servers.router.type %s or %s, which know what a gen worker has; it is %q",
-			router.KindKVAware, router.KindHybrid, kind)
+			router.KindKVAware, router.KindHybrid, cmp.Or(kind, router.KindRoundRobin))
 	}
 	return f.disagg(nil).Validate() // names the key already
 }

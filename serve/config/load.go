@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"reflect"
+	"regexp"
 	"strings"
 
 	"github.com/go-viper/mapstructure/v2"
@@ -210,9 +211,28 @@ func fits(val any, to reflect.Type) error {
 	case kind == reflect.Bool && from != reflect.Bool:
 		return fmt.Errorf("expected true or false without quotes, got %q", fmt.Sprint(val))
 	case kind == reflect.String && from != reflect.String:
-		return fmt.Errorf("expected text, got %v; put it in quotes", val)
+		return fmt.Errorf("expected text, got %s; put it in quotes", nameOf(from)) // not the value: it may be a key
+	case kind == reflect.Slice && from != reflect.Slice:
+		return fmt.Errorf("expected a list, got %s", nameOf(from))
 	}
 	return nil
+}
+
+// nameOf says what a value of YAML is.
+func nameOf(k reflect.Kind) string {
+	switch k {
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Int, reflect.Int64, reflect.Uint64, reflect.Float64:
+		return "a number"
+	case reflect.String:
+		return "text"
+	case reflect.Slice:
+		return "a list"
+	case reflect.Map:
+		return "keys with values"
+	}
+	return "something else"
 }
 
 // flattenDecodeError makes one line of mapstructure's list.
@@ -224,6 +244,9 @@ func flattenDecodeError(err error) error {
 	return errors.New(strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' }), "; ")) // one a line
 }
 
+// quoted are pieces of the file in an error of the YAML decoder. They may be of a secret, as in a file that is no configuration.
+var quoted = regexp.MustCompile(" `[^`]*`")
+
 func oneLine(err error) string {
-	return strings.Join(strings.Fields(err.Error()), " ")
+	return quoted.ReplaceAllString(strings.Join(strings.Fields(err.Error()), " "), "")
 }

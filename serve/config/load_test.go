@@ -147,7 +147,9 @@ func TestTypeErrors(t *testing.T) {
 	for _, c := range []struct{ yaml, name, val, want string }{
 		{"max_batch_size: many", "", "", "'max_batch_size' expected a whole number, got many"},
 		{"stall_threshold_sec: long", "", "", "'stall_threshold_sec' expected a number, got long"},
-		{"served_model_name: 5", "", "", "'served_model_name' expected text, got 5; put it in quotes"},
+		{"served_model_name: 5", "", "", "'served_model_name' expected text, got a number; put it in quotes"},
+		{"metrics_compat: vllm", "", "", "'metrics_compat' expected a list, got text"},
+		{"metrics_compat: {a: 1}", "", "", "'metrics_compat' expected a list, got keys with values"},
 		{"", "TANDEM_MAX_BATCH_SIZE", "abc", "environment TANDEM_MAX_BATCH_SIZE: expected a whole number, got abc"},
 		{"", "TANDEM_TRUST_INTERNAL_NETWORK", "1", "environment TANDEM_TRUST_INTERNAL_NETWORK: expected true or false"},
 		{"", "TANDEM_THREADS", "", "environment TANDEM_THREADS: is empty"},
@@ -157,6 +159,29 @@ func TestTypeErrors(t *testing.T) {
 		_, _, err := Load(DefaultWorker(), Source{Data: []byte(c.yaml), LookupEnv: env(c.name, c.val)})
 		if (c.want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%q %s=%q: got %v, want %q", c.yaml, c.name, c.val, err, c.want)
+		}
+	}
+}
+
+// A secret that is written where or as it cannot be is not repeated to the terminal or a log.
+func TestErrorsTellNoSecrets(t *testing.T) {
+	const secret = "86420135798642013"
+	for _, text := range []string{
+		"internal_request_auth_key: " + secret,
+		"internal_request_auth_key: [" + secret + "]",
+		"api_keys: [{name: a, key: " + secret + "}]",
+		"api_keys: [{name: a, key: {x: " + secret + "}}]",
+		"disagg_cluster: {cluster_uri: 'etcd://localhost:1', username: a, password: " + secret + "}",
+		secret, // the file of a key in place of the configuration
+		"'" + secret + "'",
+		"c2Vj" + secret + "==",
+		"- " + secret,
+	} {
+		_, _, err := LoadFrontend(Source{Data: []byte(text), LookupEnv: env()})
+		if err == nil {
+			t.Errorf("%s: loads", text)
+		} else if strings.Contains(err.Error(), secret[:5]) || strings.Contains(err.Error(), "c2Vj") {
+			t.Errorf("%s: %v", text, err)
 		}
 	}
 }
