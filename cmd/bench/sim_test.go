@@ -76,6 +76,7 @@ func TestSimAndPlanRefuseBadUse(t *testing.T) {
 		"no such file":   {"sim", "--profile", "nowhere.json"},
 		"--experiment":   {"sim", "--experiment", "e99"},
 		"there are":      {"sim", "--experiment", "r3", "--arm", "x"},
+		"hosts":          {"sim", "--host-blocks", "10", "--host-bandwidth", "0"},
 		"--bisect":       {"sim", "--bisect", "--rate", "1"},
 		"--budget":       {"plan", "--budget", "3"},
 		"--ladder":       {"plan", "--ladder", "0"},

@@ -27,6 +27,8 @@ type clusterFlags struct {
 	rehome, subagents            bool
 	frontends                    int
 	blocks, block, maxBatch      int
+	hostBlocks                   int
+	hostBandwidth                float64
 	maxTokens, genMaxBatch       int
 	kvBytes                      int
 	bandwidth                    float64
@@ -45,6 +47,8 @@ func (f *clusterFlags) add(fs *pflag.FlagSet) {
 	fs.BoolVar(&f.subagents, "subagents", true, "send sub-agents where their parents are")
 	fs.IntVar(&f.frontends, "frontends", 1, "frontends; each conversation keeps its own")
 	fs.IntVar(&f.blocks, "blocks", 20000, "KV blocks of a rank")
+	fs.IntVar(&f.hostBlocks, "host-blocks", 0, "KV blocks of a rank's host tier")
+	fs.Float64Var(&f.hostBandwidth, "host-bandwidth", 40, "GB/s between a rank and its host")
 	fs.IntVar(&f.block, "tokens-per-block", 64, "tokens of a block")
 	fs.IntVar(&f.maxBatch, "max-batch-size", 128, "requests of a step, of ctx and mixed ranks")
 	fs.IntVar(&f.genMaxBatch, "gen-max-batch-size", 128, "requests of a step, of gen ranks")
@@ -129,7 +133,7 @@ func (f *clusterFlags) config(seed uint64) (cfg des.Config, err error) {
 		Seed: seed, Frontends: f.frontends, Retries: 1, Ideal: des.Ideal{Step: f.step},
 		Net: des.Net{
 			Hop: f.hop, Setup: time.Millisecond, Bandwidth: 1e9 * f.bandwidth, MaxSends: 64,
-			RankSetup: time.Millisecond, RankBand: 3e9 * f.bandwidth,
+			RankSetup: time.Millisecond, RankBand: 3e9 * f.bandwidth, HostBand: 1e9 * f.hostBandwidth,
 		},
 	}
 	if f.subagents {
@@ -160,6 +164,7 @@ func (f *clusterFlags) group(r role, kind, path string, batch int) (des.Group, e
 	}
 	core := des.Core(r.kind, kind)
 	core.BlockTokens, core.Blocks, core.MaxBatch, core.MaxNumTokens, core.MaxSeqLen, core.MaxQueued = f.block, f.blocks, batch, f.maxTokens, f.blocks*f.block, 1<<20
+	core.Tiers.HostBlocks = f.hostBlocks
 	core.MaxInflightBytes = 64 << 30 // prompts of large models have gigabytes
 	core.Layout = transfer.Layout{Layers: 1, KVHeads: 1, HeadDim: max(1, f.kvBytes/4), DType: "F16", BlockTokens: f.block}
 	adp := adprouter.DefaultSettings()

@@ -88,6 +88,7 @@ type Net struct {
 	MaxSends  int           // hand-overs of an instance at a time, 0 = any number
 	RankSetup time.Duration // of a copy between ranks
 	RankBand  float64       // bytes/s out of a rank to others of its instance
+	HostBand  float64       // bytes/s between a rank and its host, for ranks with a host tier
 	// Layers > 0: blocks leave layer by layer while the prompt is computed, so
 	// that only what is left is waited for; each layer costs LayerSetup.
 	Layers     int
@@ -130,6 +131,14 @@ func (c *Config) Validate() error {
 		return errors.New("net: bandwidths must be positive")
 	case c.Gen.Instances == 0 && c.Ctx.Core.Role == executor.Ctx && c.Ideal.Step <= 0:
 		return errors.New("ideal: the step of an unlimited gen worker must be positive")
+	}
+	for _, g := range []*Group{&c.Ctx, &c.Gen} {
+		if g.Core.Tiers.HostBlocks > 0 && c.Net.HostBand <= 0 {
+			return errors.New("net: the bandwidth of hosts must be positive")
+		}
+		if g.Core.Tiers.DiskBlocks > 0 {
+			return errors.New("tiers: disks are not simulated")
+		}
 	}
 	if err := c.Ctx.validate(); err != nil {
 		return fmt.Errorf("ctx: %w", err)

@@ -339,6 +339,8 @@ func TestBadConfigsAreRefused(t *testing.T) {
 		"ctx: ranks":            func(c *Config) { c.Ctx.Ranks = 0 },
 		"gen: type":             func(c *Config) { c.Gen.Router.Type = "x" },
 		"concurrency":           func(c *Config) { c.Load.Concurrency = 0 },
+		"bandwidth of hosts":    func(c *Config) { c.Ctx.Core.Tiers.HostBlocks = 1 },
+		"disks":                 func(c *Config) { c.Gen.Core.Tiers.DiskBlocks = 1 },
 		"fault 0":               func(c *Config) { c.Faults = []Fault{{Kind: Kill, Instance: 9}} },
 	} {
 		cfg := chats(1, 1)

@@ -49,6 +49,7 @@ type rank struct {
 	draws []executor.Sampled
 	slow  float64 // factor on its time
 	link  *link   // to other ranks
+	host  *link   // to and from its host
 	Rank  RankStats
 	seen  executor.Stats // when measuring began
 }
@@ -87,6 +88,7 @@ func (in *instance) start() error {
 		}
 		r := &rank{in: in, id: i, core: core, slow: 1, Rank: RankStats{Placed: map[string]uint64{}}}
 		r.link = &link{sim: in.sim, band: in.sim.cfg.Net.RankBand}
+		r.host = &link{sim: in.sim, band: in.sim.cfg.Net.HostBand, most: 1}
 		if in.g.Ranks > 1 || in.g.Lockstep {
 			if r.lock, err = lockstep.New(lockstep.Config{
 				Rank: i, Router: router, Balance: in.g.ADP.NewBalance(cfg.MaxBatch),

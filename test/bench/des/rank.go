@@ -127,6 +127,7 @@ func (r *rank) carry() {
 		fx = r.core.Effects()
 	}
 	s, in := r.in.sim, r.in
+	r.copies(fx.Moves)
 	for i := range fx.Outputs {
 		o := &fx.Outputs[i]
 		if l := in.legs[o.Request.ID]; l != nil {

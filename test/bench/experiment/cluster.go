@@ -16,7 +16,7 @@ import (
 
 // cluster are the experiments about instances.
 func cluster() []*Experiment {
-	return []*Experiment{kvAware(), prefixRouting(), divided(), rateMatched(), layered(), goodput(), mooncake()}
+	return []*Experiment{kvAware(), prefixRouting(), divided(), rateMatched(), layered(), goodput(), mooncake(), hostTier()}
 }
 
 // seventy is a dense model of 70 thousand million parameters in 8 bit on g
