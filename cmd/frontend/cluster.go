@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"sync"
 	"time"
 
+	"tandem/serve/disagg"
 	"tandem/serve/discovery"
 	registry "tandem/serve/discovery/cluster"
 	"tandem/serve/discovery/etcd"
@@ -20,6 +22,7 @@ type discovered struct {
 	follow  func(ctx context.Context) // turns registrations into workers until ctx ends
 	storage *registry.Storage         // that this frontend serves, nil = none
 	routes  http.Handler              // of storage
+	claim   *registry.Claim           // of this frontend's numbers in request ids, nil = there is no place for it
 	close   func() error
 }
 
@@ -49,29 +52,61 @@ func (n *node) cluster(key []byte) (*discovered, error) {
 		return nil, err
 	}
 	var source registry.Source
+	var store registry.Creator
 	d := &discovered{close: func() error { return nil }}
 	switch {
 	case at.Etcd:
-		store, err := etcd.New(at.Endpoints, etcd.Access(access))
+		kept, err := etcd.New(at.Endpoints, etcd.Access(access))
 		if err != nil {
 			return nil, fmt.Errorf("disagg_cluster.cluster_uri: %w", err)
 		}
-		source, d.close = store, store.Close
+		source, store, d.close = kept, kept, kept.Close
 	case c.Remote:
 		client := registry.NewClient(registry.ClientConfig{
 			URL: at.Base(), Key: key, TLS: access.TLS, Poll: min(remotePoll, c.HeartbeatInterval()), Hold: c.TTL(),
 		})
-		source, d.close = client, client.Close
+		source, store, d.close = client, client, client.Close
 	default:
 		if err := ownAddress(at.Endpoints[0], n.listener.Addr()); err != nil {
 			return nil, fmt.Errorf("config: disagg_cluster.cluster_uri: %w", err)
 		}
 		d.storage = registry.NewStorage(nil)
-		source = d.storage
+		source, store = d.storage, registry.Local{Storage: d.storage}
 		d.routes = d.storage.Handler(registry.Access{Key: key, Trusted: n.cfg.TrustNetwork})
 	}
 	d.follow = func(ctx context.Context) { registry.Follow(ctx, source, c.Name, n.registry, n.log) }
+	d.claim = registry.NewClaim(store, n.numberKeys(), n.owner(), c.TTL(), c.HeartbeatInterval(), n.log)
 	return d, nil
+}
+
+// numberKeys are the keys of all processes that this node may be, the one that it is by itself first.
+func (n *node) numberKeys() (keys []string) {
+	for i := range disagg.MaxProcess + 1 {
+		keys = append(keys, registry.NumberKey(n.cfg.Cluster.Name, n.ids.node, (n.ids.process+i)%(disagg.MaxProcess+1)))
+	}
+	return keys
+}
+
+// owner tells people who has a key.
+func (n *node) owner() string {
+	host, _ := os.Hostname() // may be empty
+	return host + " " + n.listener.Addr().String()
+}
+
+// takeNumbers makes sure that no other frontend of the cluster makes the same request ids.
+func (n *node) takeNumbers(stop context.Context) error {
+	if n.discovered == nil || n.discovered.claim == nil {
+		return nil
+	}
+	which, err := n.discovered.claim.Take(stop)
+	if errors.Is(err, registry.ErrExists) {
+		return fmt.Errorf("node_id: other frontends of the cluster have the number %d and all that tells processes apart, so this one would make the same request ids: give each its own, 0 to 255", n.ids.node)
+	}
+	if err != nil {
+		return err
+	}
+	n.server.SetProcess((n.ids.process + which) % (disagg.MaxProcess + 1))
+	return nil
 }
 
 // metadata follows a metadata server of workers of other implementations.
@@ -120,7 +155,12 @@ func (n *node) follow(ctx context.Context, wg *sync.WaitGroup) {
 		wg.Go(func() { d.storage.Run(ctx) })
 	}
 	wg.Go(func() {
+		var kept sync.WaitGroup
+		if d.claim != nil {
+			kept.Go(func() { d.claim.Keep(ctx) })
+		}
 		d.follow(ctx)
+		kept.Wait()
 		_ = d.close() // nothing is in flight any more
 	})
 }

@@ -103,3 +103,40 @@ func TestStorageRoutesAreThereOnlyIfItIsOurs(t *testing.T) {
 		t.Errorf("unsigned though there is a key: %d", status)
 	}
 }
+
+// Frontends of one cluster make different request ids, also those of one host and one node_id; one for which no numbers are left
+// does not start.
+func TestFrontendsOfAClusterHaveTheirOwnNumbers(t *testing.T) {
+	const yaml = "\n  heartbeat_interval_sec: 0.1\n  inactive_timeout_sec: 0.2\nnode_id: 3\ntrust_internal_network: true\n"
+	built := func(uri string) *node {
+		t.Helper()
+		n := clusterNode(t, "127.0.0.1:0", "disagg_cluster:\n  cluster_uri: "+uri+yaml)
+		if err := n.build(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { n.server.Close(); _ = n.discovered.close() })
+		return n
+	}
+	first := built("http://127.0.0.1:PORT")
+	srv := &http.Server{Handler: first.discovered.handler(first.server.Handler())}
+	served := make(chan struct{})
+	go func() { defer close(served); _ = srv.Serve(first.listener) }()
+	defer func() { srv.Close(); <-served }()
+	second := built("http://" + first.listener.Addr().String() + "\n  remote_storage: true") // of this process, so it prefers the same
+	for i, n := range []*node{first, second} {
+		if err := n.takeNumbers(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		list, _ := first.discovered.storage.List("/disagg//frontends/3-")
+		if len(list) != i+1 {
+			t.Errorf("%d frontends, and %v", i+1, list)
+		}
+	}
+	for _, key := range second.numberKeys() {
+		_ = first.discovered.storage.Set(key, "another", 0, true)
+	}
+	err := built("http://" + first.listener.Addr().String() + "\n  remote_storage: true").takeNumbers(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "node_id: other frontends of the cluster have the number 3") {
+		t.Errorf("beside 64 others: %v", err)
+	}
+}

@@ -32,6 +32,7 @@ type node struct {
 	listener net.Listener
 	admin    string // URL of the admin listener, or off
 	model    string // of the workers, where the configuration names none; empty = unknown
+	ids      struct{ node, process int }
 
 	server      *disagg.Server
 	registry    *discovery.Registry
@@ -73,6 +74,7 @@ func (n *node) build() error {
 	if err != nil {
 		return err
 	}
+	n.ids.node, n.ids.process = dc.NodeID, dc.ProcessID
 	if dc.WorkerTLS, err = n.cfg.TLS.Workers.Client("tls.workers"); err != nil {
 		return err
 	}
@@ -244,6 +246,9 @@ func (n *node) close(srv *http.Server) {
 func (n *node) waitStart(stop context.Context, served <-chan error) error {
 	limit := time.Duration(n.cfg.StartTimeout * float64(time.Second))
 	if err := n.waitCoordinator(stop, limit); err != nil {
+		return err
+	}
+	if err := n.takeNumbers(stop); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(stop)

@@ -111,7 +111,7 @@ func (c Config) Validate() error {
 		return errors.New("max_queued_requests: has no effect without max_inflight_requests")
 	case c.NodeID < 0 || c.NodeID > 255:
 		return fmt.Errorf("node_id: %d is outside 0..255", c.NodeID)
-	case c.ProcessID < 0 || c.ProcessID > 63:
+	case c.ProcessID < 0 || c.ProcessID > MaxProcess:
 		return fmt.Errorf("process id %d is outside 0..63", c.ProcessID)
 	case c.IsolateCaches && len(c.APIKeys) == 0:
 		return errors.New("isolate_tenant_caches: has no effect without api_keys, whose holders it sets apart")

@@ -15,6 +15,9 @@ const (
 	nodeBits    = 8
 )
 
+// MaxProcess is the highest number of a process in ids.
+const MaxProcess = 1<<processBits - 1
+
 var idEpoch = time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // IDs makes disagg_request_ids, positive int64 that never repeat within a process, even when the clock steps back.
@@ -72,4 +75,4 @@ func DefaultNodeID() int {
 }
 
 // DefaultProcessID tells the processes of one host apart by the low bits of the process id.
-func DefaultProcessID() int { return os.Getpid() & (1<<processBits - 1) }
+func DefaultProcessID() int { return os.Getpid() & MaxProcess }

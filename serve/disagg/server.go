@@ -136,6 +136,9 @@ func New(cfg Config, parts Parts) (*Server, error) {
 	return s, nil
 }
 
+// SetProcess makes the server's ids those of another process of its node; call it before SetStarted.
+func (s *Server) SetProcess(process int) { s.ids = NewIDs(s.cfg.NodeID, process, s.now) }
+
 // SetStarted opens the server for requests; until then it answers 503.
 func (s *Server) SetStarted() {
 	s.feeds.prime()

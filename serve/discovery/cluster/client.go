@@ -57,11 +57,31 @@ func NewClient(c ClientConfig) *Client {
 
 // Put stores a value under a key, new or not.
 func (c *Client) Put(ctx context.Context, key, value string, ttl time.Duration) error {
-	body, err := json.Marshal(map[string]any{"key": key, "value": value, "ttl": ttl.Seconds(), "overwrite_if_exists": true})
+	return c.set(ctx, key, value, ttl, true)
+}
+
+// Create stores a value under a new key; ErrExists when it is not new.
+func (c *Client) Create(ctx context.Context, key, value string, ttl time.Duration) error {
+	return c.set(ctx, key, value, ttl, false)
+}
+
+func (c *Client) set(ctx context.Context, key, value string, ttl time.Duration, overwrite bool) error {
+	body, err := json.Marshal(map[string]any{"key": key, "value": value, "ttl": ttl.Seconds(), "overwrite_if_exists": overwrite})
 	if err != nil {
 		return fmt.Errorf("cluster storage: %w", err)
 	}
 	return c.call(ctx, http.MethodPost, "/set", nil, body, nil)
+}
+
+// Read returns a key's value; ErrAbsent when it is not there.
+func (c *Client) Read(ctx context.Context, key string) (string, error) {
+	var out struct {
+		Result string `json:"result"`
+	}
+	err := c.call(ctx, http.MethodGet, "/get", url.Values{"key": {key}}, nil, func(_ http.Header, body []byte) error {
+		return json.Unmarshal(body, &out)
+	})
+	return out.Result, err
 }
 
 // Refresh gives a key a new time to live; ErrAbsent when it has expired.
@@ -148,6 +168,8 @@ func (c *Client) call(ctx context.Context, method, path string, q url.Values, bo
 	switch {
 	case resp.StatusCode == http.StatusNotFound && bytes.Contains(data, []byte(`"result"`)):
 		return ErrAbsent
+	case resp.StatusCode == http.StatusConflict:
+		return ErrExists
 	case resp.StatusCode == http.StatusUnauthorized:
 		return fmt.Errorf("cluster storage at %s: %w", c.base, ErrDenied)
 	case resp.StatusCode != http.StatusOK:

@@ -81,17 +81,50 @@ func (s *Store) Close() error { return s.client.Close() }
 
 // Put stores a value with a new lease. etcd counts leases in whole seconds, so ttl is rounded up.
 func (s *Store) Put(ctx context.Context, key, value string, ttl time.Duration) error {
+	return s.put(ctx, key, ttl, func(lease clientv3.LeaseID) error {
+		_, err := s.client.Put(ctx, key, value, clientv3.WithLease(lease))
+		return err //nolint:wrapcheck // put does
+	})
+}
+
+// Create is Put of a new key; cluster.ErrExists when it is not new.
+func (s *Store) Create(ctx context.Context, key, value string, ttl time.Duration) error {
+	return s.put(ctx, key, ttl, func(lease clientv3.LeaseID) error {
+		done, err := s.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
+			Then(clientv3.OpPut(key, value, clientv3.WithLease(lease))).Commit()
+		if err == nil && !done.Succeeded {
+			_, _ = s.client.Revoke(ctx, lease) // else it ends by itself
+			return cluster.ErrExists
+		}
+		return err //nolint:wrapcheck // put does
+	})
+}
+
+// put grants a lease and keeps it in mind if the key could be put with it; else the lease ends by itself.
+func (s *Store) put(ctx context.Context, key string, ttl time.Duration, with func(clientv3.LeaseID) error) error {
 	lease, err := s.client.Grant(ctx, int64((ttl+time.Second-1)/time.Second))
 	if err != nil {
 		return s.failed(err)
 	}
-	if _, err := s.client.Put(ctx, key, value, clientv3.WithLease(lease.ID)); err != nil {
-		return s.failed(err) // the lease ends by itself
+	if err := with(lease.ID); err != nil {
+		return s.failed(err)
 	}
 	s.mu.Lock()
 	s.leases[key] = lease.ID
 	s.mu.Unlock()
 	return nil
+}
+
+// Read returns a key's value; cluster.ErrAbsent when it is not there.
+func (s *Store) Read(ctx context.Context, key string) (string, error) {
+	got, err := s.client.Get(ctx, key)
+	if err != nil {
+		return "", s.failed(err)
+	}
+	if len(got.Kvs) == 0 {
+		return "", cluster.ErrAbsent
+	}
+	return string(got.Kvs[0].Value), nil
 }
 
 // Refresh keeps the key's lease alive; ErrAbsent when lease or key are gone.

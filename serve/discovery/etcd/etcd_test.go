@@ -117,6 +117,22 @@ func TestStoreAgainstEtcd(t *testing.T) {
 	if err := store.Refresh(ctx, "/disagg/a/workers/never", time.Second); !errors.Is(err, cluster.ErrAbsent) {
 		t.Errorf("a key never put: %v", err)
 	}
+	const claim = "/disagg/a/frontends/1-1"
+	if _, err := store.Read(ctx, claim); !errors.Is(err, cluster.ErrAbsent) {
+		t.Errorf("a key that is not there: %v", err)
+	}
+	if err := store.Create(ctx, claim, "one", time.Minute); err != nil {
+		t.Error(err)
+	}
+	if err := store.Create(ctx, claim, "two", time.Minute); !errors.Is(err, cluster.ErrExists) {
+		t.Errorf("created twice: %v", err)
+	}
+	if err := store.Refresh(ctx, claim, time.Minute); err != nil {
+		t.Errorf("its lease: %v", err)
+	}
+	if v, err := store.Read(ctx, claim); v != "one" || err != nil {
+		t.Errorf("%q, %v", v, err)
+	}
 	put("/disagg/a/workers/w3", time.Minute)
 	f.until(t, "/disagg/a/workers/w3")
 	if err := store.Delete(ctx, "/disagg/a/workers/w3"); err != nil {
