@@ -180,8 +180,8 @@ func bestDivided(q plan.Question, genGPUs int, speed float64) (map[string]float6
 	return best, nil
 }
 
-// bestMixed is the same of mixed instances, of two sizes and with three sizes of
-// chunk.
+// bestMixed is the same of mixed instances, of two sizes and with four sizes of chunk, each with the most requests in
+// flight that keep the limits.
 func bestMixed(q plan.Question, speed float64) (map[string]float64, error) {
 	best := map[string]float64{}
 	for _, g := range []int{4, 8} {
@@ -192,14 +192,18 @@ func bestMixed(q plan.Question, speed float64) (map[string]float64, error) {
 			s := plan.Spec{GPUs: g, Group: sharded(executor.Mixed, 1, g)}
 			s.Group.Core.MaxNumTokens, s.Group.Core.MaxBatch = max(chunk, 512), 256
 			s.Group.Core.PrefillMixed = chunk
-			for _, n := range q.Ladder {
+			for least, most := 0, q.Ladder[len(q.Ladder)-1]+1; most-least > max(1, least/32); {
+				n := (least + most) / 2
 				m, err := plan.Mixed(q, s, 1, n)
 				if err != nil {
 					return nil, err
 				}
-				if m.UserTPS >= speed && m.TTFTp95 <= q.TTFT.Seconds() {
-					better(best, &m)
+				if m.UserTPS < speed || m.TTFTp95 > q.TTFT.Seconds() {
+					most = n
+					continue
 				}
+				least = n
+				better(best, &m)
 			}
 		}
 	}
@@ -277,7 +281,7 @@ func curve(o Options, seed uint64, in, out int) (map[string]float64, error) {
 	for _, chunk := range []int{256, 1024, 4096} {
 		s := plan.Spec{GPUs: 8, Group: sharded(executor.Mixed, 1, 8)}
 		s.Group.Core.MaxNumTokens, s.Group.Core.PrefillMixed = max(chunk, 512), chunk
-		for _, n := range []int{1, 2, 8, 32, 96} {
+		for _, n := range []int{1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96} {
 			m, err := plan.Mixed(q, s, 1, n)
 			if err != nil {
 				return nil, err
