@@ -11,7 +11,8 @@ import (
 )
 
 // Matrix packs parts stacked along rows, [sum of rows, cols], and keeps them
-// quantised. The parts' data is not needed afterwards.
+// quantised; F16 and BF16 become integers of 12 bits, see kernels/cpu/pack.c. The
+// parts' data is not needed afterwards.
 func (b *Backend) Matrix(parts ...tensor.Host) (tensor.Matrix, error) {
 	return b.pack(parts, false)
 }
@@ -49,10 +50,9 @@ func (b *Backend) pack(parts []tensor.Host, interleaved bool) (tensor.Matrix, er
 	w, err := b.weight(kind, parts, func(to *kernels.Weights) (w weight, err error) {
 		list := make([]kernels.Part, len(parts))
 		for i, h := range parts {
-			if h, err = native(h); err != nil {
+			if list[i], err = b.part(h); err != nil {
 				return w, err
 			}
-			list[i] = kernels.Part{DType: int(h.DType), Rows: h.Rows(), Data: h.Data, Release: b.cfg.Release}
 		}
 		if w.matrix, err = to.Pack(b.pool, list, parts[0].Cols(), interleaved); err == nil {
 			w.bytes = w.matrix.Bytes()

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -53,6 +54,7 @@ func TestTilesOfMixedParts(t *testing.T) {
 		{[]int{q8_0}, []int{16}, 8192, 70, false},
 		{[]int{q6K, q4K, f32, q4_0}, []int{40, 17, 20, 16}, 256, 39, false},
 		{[]int{q6K, q4_1}, []int{40, 40}, 512, 50, true},
+		{[]int{bf16Float, q8_0}, []int{33, 33}, 64, 16, true},
 		{[]int{bf16, q8_0}, []int{33, 33}, 64, 16, true},
 	} {
 		var files [][]byte
@@ -71,8 +73,8 @@ func TestTilesOfMixedParts(t *testing.T) {
 				run.multiply(i, i+1, false)
 			}
 			what := fmt.Sprintf("%v %s", c.dtypes, isaName(isa))
-			if !run.tiled() {
-				t.Errorf("%s: %d rows are not tiled", what, c.batch)
+			if want := !slices.Contains(c.dtypes, bf16); run.tiled() != want { // whose levels are no bytes
+				t.Errorf("%s: %d rows are tiled: %v, want %v", what, c.batch, !want, want)
 			}
 			sameBits(t, what, run.out, want)
 			run.multiply(0, p.panels(), true)
@@ -151,14 +153,14 @@ func BenchmarkTiles(b *testing.B) {
 	}
 	r := rand.New(rand.NewPCG(1, 1))
 	for _, s := range benchShapes {
-		if s.n > 20000 || s.dtype == bf16 || s.dtype == f32 {
+		if s.n > 20000 || s.dtype == bf16 || s.dtype == bf16Float || s.dtype == f32 {
 			continue
 		}
 		p := mustProbe(b, []int{s.dtype}, []int{s.n}, s.k, false, [][]byte{randomFile(r, s.dtype, s.n, s.k)}, 64)
 		for _, rows := range []int{4, 8, 12, 16, 24, 32, 64, 512} {
 			x := randomRows(r, rows, s.k)
 			for _, on := range []bool{false, true} {
-				b.Run(fmt.Sprintf("%s/%s/%dx%d/rows=%d/tiles=%v", s.name, formats[s.dtype-1].name, s.n, s.k, rows, on), func(b *testing.B) {
+				b.Run(fmt.Sprintf("%s/%s/%dx%d/rows=%d/tiles=%v", s.name, formatOf(s.dtype).name, s.n, s.k, rows, on), func(b *testing.B) {
 					run := p.newRun(int(AMX), rows)
 					defer run.close()
 					run.tile(on)

@@ -34,7 +34,8 @@ size_t tm_act_bytes(int acts, int rows, int k)
 void tm_act_init(tm_act *a, int isa, int acts, int rows, int k, void *mem)
 {
 	uint8_t *f32 = (uint8_t *)mem + (acts & TM_ACT_Q16 ? q16_bytes(rows, k) : 0);
-	*a = (tm_act){isa, rows, k, acts, isa >= TM_ISA_AMX && rows >= TM_AMX_LEAST, NULL, NULL};
+	const int tiled = isa >= TM_ISA_AMX && rows >= TM_AMX_LEAST && !(acts & TM_ACT_PLAIN);
+	*a = (tm_act){isa, rows, k, acts, tiled, NULL, NULL};
 	if (acts & TM_ACT_Q16)
 		a->q16 = mem;
 	if (acts & TM_ACT_F32)

@@ -10,13 +10,15 @@
 // set only: not on how many rows there are, which panels a call covers, or
 // which kernel runs. For quantised weights activations become 16-bit integers
 // with one scale per row (8 bits per group of 32 were measured on a 135M model
-// and lose 3 % of its first choices). The definition, per column and per group
+// and lose 3 % of its first choices). F16 and BF16 weights become levels of 12
+// bits, see pack.c, since products of integers are twice as fast as those of
+// floats, and levels a quarter shorter. The definition, per column and per group
 // of 32 k in ascending order, with exact integer sums:
 //
 //   acc = fma(min[g], (float)asum[g], acc)     (formats with a min)
 //   acc = fma(scale[g], (float)dot[g], acc)    (Q6_K: per 16 k)
 //
-// and out = acc * ascale at the end. For float weights it is
+// and out = acc * ascale at the end. For weights that stay floats it is
 // acc = fma(w[k], x[k], acc) in ascending k.
 #ifndef TANDEM_MATMUL_H
 #define TANDEM_MATMUL_H
@@ -47,17 +49,22 @@ enum {
 	TM_Q4_K,
 	TM_Q5_K,
 	TM_Q6_K,
+	// TM_F16 and TM_BF16 to be multiplied as they are, in float32. So are those when k
+	// is no whole number of groups.
+	TM_F16_FLOAT = 64,
+	TM_BF16_FLOAT,
 };
 
 // Forms of activations. A matrix whose parts differ may need both.
 enum {
-	TM_ACT_Q16 = 1,  // int16 with a float scale per row, for quantised weights
-	TM_ACT_F32 = 2,  // as they are, for F32, F16 and BF16 weights
+	TM_ACT_Q16 = 1,    // int16 with a float scale per row, for levels
+	TM_ACT_F32 = 2,    // as they are, for weights that stay floats
+	TM_ACT_PLAIN = 4,  // with TM_ACT_Q16: not for the tile registers, whose levels are bytes
 };
 
 // tm_seg is one stacked part of a matrix, packed in its own format.
 typedef struct {
-	int dtype;           // TM_F32 .. TM_Q6_K, as in the file
+	int dtype;           // TM_F32 .. TM_BF16_FLOAT, as the caller says
 	int format;          // packed form, private to the kernels
 	int n;               // output columns (rows in the file)
 	int panels;          // n / TM_PANEL rounded up
@@ -101,7 +108,7 @@ int tm_mat_col(const tm_mat *m, int panel, int *width);
 // tm_mat_span returns the bytes of panels [panel0, panel1).
 size_t tm_mat_span(const tm_mat *m, int panel0, int panel1);
 
-// tm_mat_row sets dst[0..k) to the dequantised weights of output column col.
+// tm_mat_row sets dst[0..k) to the weights of output column col, as products take them.
 void tm_mat_row(const tm_mat *m, int col, float *dst);
 
 // tm_act is a block of activation rows in the forms that products read.

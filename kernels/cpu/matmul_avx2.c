@@ -33,6 +33,8 @@ INLINE __m256 group_scale(const tm_panel *p, const int format, size_t g, const i
 		return _mm256_mul_ps(half8(p->super + g / 8 * 64 + side * 16), byte8(p->scale + g * 32 + side * 8));
 	case FMT_W8_S:
 		return _mm256_mul_ps(half8(p->super + g / 8 * 32 + side * 16), sbyte8(p->scale + g * 32 + h * 16 + side * 8));
+	case FMT_W12: return _mm256_castsi256_ps(_mm256_slli_epi32(
+		_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(p->scale + g * 16 + side * 8))), 23));
 	case FMT_W16: return float8(p->scale + g * 64 + side * 32);
 	case FMT_W16_M: return float8(p->scale + g * 128 + side * 32);
 	case FMT_W16_S: return float8(p->scale + g * 128 + h * 64 + side * 32);
@@ -55,14 +57,21 @@ INLINE __m256i level_pair(const uint8_t *w, const int format, const int j, const
 {
 	if (format >= FMT_W16)
 		return _mm256_loadu_si256((const __m256i *)(w + j * 64 + side * 32));
+	if (format == FMT_W12) {
+		const __m256i *at = (const __m256i *)(w + j / 4 * 192 + side * 32);
+		if (j % 4 < 3)
+			return _mm256_srai_epi16(_mm256_loadu_si256(at + j % 4 * 2), 4);
+		__m256i low = _mm256_set1_epi16(15), a = _mm256_slli_epi16(_mm256_loadu_si256(at), 12);
+		__m256i b = _mm256_slli_epi16(_mm256_and_si256(_mm256_loadu_si256(at + 2), low), 8);
+		__m256i c = _mm256_slli_epi16(_mm256_and_si256(_mm256_loadu_si256(at + 4), low), 4);
+		return _mm256_srai_epi16(_mm256_or_si256(_mm256_or_si256(a, b), c), 4);
+	}
 	if (!tm_is_w4(format))
 		return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(w + j * 32 + side * 16)));
 	__m256i x = _mm256_loadu_si256((const __m256i *)(w + j / 4 * 64 + side * 32));
 	x = _mm256_and_si256(_mm256_srli_epi16(x, j % 4 * 4), _mm256_set1_epi16(15));
 	return format == FMT_W4_0 ? _mm256_sub_epi16(x, _mm256_set1_epi16(8)) : x;
 }
-
-INLINE size_t level_bytes(const int format) { return tm_is_w4(format) ? 256 : format < FMT_W16 ? 512 : 1024; }
 
 // add_group adds group g of one panel to the sums of R rows of a tile.
 INLINE void add_group(const tm_panel *p, const uint8_t *w, const int32_t *rec, int width,
@@ -102,9 +111,9 @@ INLINE void dot_rows(const tm_panel *p, const int32_t *tile, int width, int lane
 	const uint8_t *w = p->w;
 	UNROLL for (int r = 0; r < R; r++)
 		acc[r][0] = acc[r][1] = _mm256_setzero_ps();
-	for (size_t g = 0; g < (size_t)p->groups; g++, rec += TM_WORDS * width, w += level_bytes(format)) {
+	for (size_t g = 0; g < (size_t)p->groups; g++, rec += TM_WORDS * width, w += tm_level_bytes(format)) {
 		if (format < FMT_W16)
-			for (size_t i = 0; i < level_bytes(format); i += 64)
+			for (size_t i = 0; i < tm_level_bytes(format); i += 64)
 				_mm_prefetch((const char *)w + AHEAD + i, _MM_HINT_T0);
 		add_group(p, w, rec, width, format, R, g, acc);
 	}
@@ -128,13 +137,13 @@ INLINE void dot_format(const tm_panel *p, const int32_t *tile, int width, float 
 
 #define DOT(F) \
 	static void dot_##F(const tm_panel *p, const int32_t *t, int width, float *o) { dot_format(p, t, width, o, FMT_##F); }
-DOT(W4_0) DOT(W4_1) DOT(W4_K) DOT(W8) DOT(W8_1) DOT(W8_K) DOT(W8_S) DOT(W16) DOT(W16_M) DOT(W16_S)
+DOT(W4_0) DOT(W4_1) DOT(W4_K) DOT(W8) DOT(W8_1) DOT(W8_K) DOT(W8_S) DOT(W12) DOT(W16) DOT(W16_M) DOT(W16_S)
 
 static void dot(const tm_panel *p, int num, const uint8_t *tile, int width, float *out)
 {
 	static void (*const by_format[])(const tm_panel *, const int32_t *, int, float *) = {
 		[FMT_W4_0] = dot_W4_0, [FMT_W4_1] = dot_W4_1, [FMT_W4_K] = dot_W4_K,
-		[FMT_W8] = dot_W8, [FMT_W8_1] = dot_W8_1, [FMT_W8_K] = dot_W8_K, [FMT_W8_S] = dot_W8_S,
+		[FMT_W8] = dot_W8, [FMT_W8_1] = dot_W8_1, [FMT_W8_K] = dot_W8_K, [FMT_W8_S] = dot_W8_S, [FMT_W12] = dot_W12,
 		[FMT_W16] = dot_W16, [FMT_W16_M] = dot_W16_M, [FMT_W16_S] = dot_W16_S,
 	};
 	for (int i = 0; i < num; i++)
@@ -154,7 +163,7 @@ INLINE void widen_format(const tm_panel *p, uint8_t *dst, const int format)
 				_mm256_storeu_ps((float *)(scale + 64 + s * 32), group_scale(p, format, g, 1, s));
 			UNROLL for (int j = 0; j < TM_PAIRS; j++)
 				_mm256_storeu_si256((__m256i *)(w + j * 64 + s * 32),
-					level_pair(p->w + g * level_bytes(format), format, j, s));
+					level_pair(p->w + g * tm_level_bytes(format), format, j, s));
 		}
 		scale += tm_has_min(format) || tm_has_halves(format) ? 128 : 64;
 	}
@@ -170,6 +179,7 @@ static void widen(const tm_panel *p, uint8_t *dst)
 	case FMT_W8_1: widen_format(p, dst, FMT_W8_1); break;
 	case FMT_W8_K: widen_format(p, dst, FMT_W8_K); break;
 	case FMT_W8_S: widen_format(p, dst, FMT_W8_S); break;
+	case FMT_W12: widen_format(p, dst, FMT_W12); break;
 	}
 }
 

@@ -60,6 +60,39 @@ INLINE void dots_w8(const uint8_t *w, const int32_t *rec, const int R, const int
 		sum[r] = _mm512_add_epi32(sum[r], odd[r]);
 }
 
+// levels12 rebuilds four vectors of 16-bit levels.
+INLINE void levels12(const uint8_t *w, __m512i lev[4])
+{
+	const __m512i x = _mm512_loadu_si512(w), y = _mm512_loadu_si512(w + 64), z = _mm512_loadu_si512(w + 128);
+	const int a_or_b_and_c = 0xf8;
+	__m512i last = _mm512_slli_epi16(x, 12);
+	last = _mm512_ternarylogic_epi32(last, _mm512_slli_epi16(y, 8), _mm512_set1_epi16(0xf00), a_or_b_and_c);
+	last = _mm512_ternarylogic_epi32(last, _mm512_slli_epi16(z, 4), _mm512_set1_epi16(0xf0), a_or_b_and_c);
+	lev[0] = _mm512_srai_epi16(x, 4);
+	lev[1] = _mm512_srai_epi16(y, 4);
+	lev[2] = _mm512_srai_epi16(z, 4);
+	lev[3] = _mm512_srai_epi16(last, 4);
+}
+
+// dots_w12 does so for 12-bit levels.
+INLINE void dots_w12(const uint8_t *w, const int32_t *rec, const int R, __m512i *sum)
+{
+	__m512i odd[TM_TILE];
+	UNROLL for (int r = 0; r < R; r++)
+		sum[r] = odd[r] = _mm512_setzero_si512();
+	UNROLL for (int v = 0; v < TM_PAIRS; v += 4) {
+		__m512i lev[4];
+		levels12(w + v * 48, lev);
+		UNROLL for (int i = 0; i < 4; i += 2)
+			UNROLL for (int r = 0; r < R; r++) {
+				sum[r] = _mm512_dpwssd_epi32(sum[r], lev[i], pair(rec, (v + i) * R + r));
+				odd[r] = _mm512_dpwssd_epi32(odd[r], lev[i + 1], pair(rec, (v + i + 1) * R + r));
+			}
+	}
+	UNROLL for (int r = 0; r < R; r++)
+		sum[r] = _mm512_add_epi32(sum[r], odd[r]);
+}
+
 INLINE void add_dots(__m512 *acc, const __m512i *sum, __m512 scale, const int R)
 {
 	UNROLL for (int r = 0; r < R; r++)
@@ -78,10 +111,8 @@ INLINE void finish(const __m512 *acc, const int32_t *tile, float *out, const int
 		_mm512_storeu_ps(out + r * TM_PANEL, _mm512_mul_ps(acc[r], _mm512_set1_ps(((const float *)tile)[r])));
 }
 
-INLINE size_t packed_bytes(const int format) { return tm_is_w4(format) ? 256 : 512; }
-
 // lines_ahead is how many cache lines a group's share of a panel touches.
-INLINE int lines_ahead(const int format) { return tm_is_w4(format) ? 5 : 9; }
+INLINE int lines_ahead(const int format) { return (int)tm_level_bytes(format) / 64 + 1; }
 
 // dot_packed multiplies a panel as it lies in memory with R rows.
 INLINE void dot_packed(const tm_panel *p, const int32_t *tile, float *out, const int format, const int R)
@@ -92,7 +123,7 @@ INLINE void dot_packed(const tm_panel *p, const int32_t *tile, float *out, const
 	const uint8_t *w = p->w, *line = p->super;
 	UNROLL for (int r = 0; r < R; r++)
 		acc[r] = _mm512_setzero_ps();
-	for (size_t g = 0; g < (size_t)p->groups; g++, rec += TM_WORDS * R, w += packed_bytes(format)) {
+	for (size_t g = 0; g < (size_t)p->groups; g++, rec += TM_WORDS * R, w += tm_level_bytes(format)) {
 		UNROLL for (int i = 0; i < lines_ahead(format); i++, line += 64) {
 			_mm_prefetch((const char *)line + FAR, _MM_HINT_T1);
 			_mm_prefetch((const char *)line + NEAR, _MM_HINT_T0);
@@ -108,6 +139,8 @@ INLINE void dot_packed(const tm_panel *p, const int32_t *tile, float *out, const
 		}
 		if (tm_is_w4(format))
 			dots_w4(w, rec, R, format, sum);
+		else if (format == FMT_W12)
+			dots_w12(w, rec, R, sum);
 		else
 			dots_w8(w, rec, R, 0, TM_PAIRS, sum);
 		add_dots(acc, sum, group_scale(p, format, g, 0), R);
@@ -173,7 +206,7 @@ typedef void dot_fn(const tm_panel *p, const int32_t *tile, float *out);
 #define WIDE_TABLE(F, P) [FMT_##F] = {wide_##F##_##P##_1, wide_##F##_##P##_2, wide_##F##_##P##_3, \
 	wide_##F##_##P##_4, wide_##F##_##P##_5, wide_##F##_##P##_6}
 PACKED_ROWS(W4_0) PACKED_ROWS(W4_1) PACKED_ROWS(W4_K) PACKED_ROWS(W8) PACKED_ROWS(W8_1)
-PACKED_ROWS(W8_K) PACKED_ROWS(W8_S)
+PACKED_ROWS(W8_K) PACKED_ROWS(W8_S) PACKED_ROWS(W12)
 WIDE_ROWS(W16, 1) WIDE_ROWS(W16_M, 1) WIDE_ROWS(W16_S, 1)
 WIDE_ROWS(W16, 2) WIDE_ROWS(W16_M, 2) WIDE_ROWS(W16_S, 2)
 
@@ -181,7 +214,8 @@ static void dot(const tm_panel *p, int num, const uint8_t *tile, int width, floa
 {
 	static dot_fn *const one[][TM_TILE] = {
 		PACKED_TABLE(W4_0), PACKED_TABLE(W4_1), PACKED_TABLE(W4_K), PACKED_TABLE(W8), PACKED_TABLE(W8_1),
-		PACKED_TABLE(W8_K), PACKED_TABLE(W8_S), WIDE_TABLE(W16, 1), WIDE_TABLE(W16_M, 1), WIDE_TABLE(W16_S, 1),
+		PACKED_TABLE(W8_K), PACKED_TABLE(W8_S), PACKED_TABLE(W12),
+		WIDE_TABLE(W16, 1), WIDE_TABLE(W16_M, 1), WIDE_TABLE(W16_S, 1),
 	};
 	static dot_fn *const two[][TM_TILE] = {WIDE_TABLE(W16, 2), WIDE_TABLE(W16_M, 2), WIDE_TABLE(W16_S, 2)};
 	(num == 2 ? two : one)[p->format][width - 1](p, (const int32_t *)tile, out);
@@ -199,6 +233,15 @@ static void widen(const tm_panel *p, uint8_t *dst)
 		if (to.format == FMT_W16_S)
 			_mm512_storeu_ps(s + 64, group_scale(p, p->format, g, 1));
 		s += to.format == FMT_W16 ? 64 : 128;
+		if (p->format == FMT_W12) {
+			for (int v = 0; v < 4; v++) {
+				__m512i lev[4];
+				levels12(p->w + g * 768 + v * 192, lev);
+				for (int i = 0; i < 4; i++)
+					_mm512_storeu_si512(w + (v * 4 + i) * 64, lev[i]);
+			}
+			continue;
+		}
 		if (!tm_is_w4(p->format)) {
 			for (int i = 0; i < TM_PAIRS; i++)
 				_mm512_storeu_si512(w + i * 64, level8(p->w + g * 512, i));

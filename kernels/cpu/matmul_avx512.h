@@ -26,6 +26,8 @@ INLINE __m512 group_scale(const tm_panel *p, const int format, size_t g, const i
 	case FMT_W4_K: case FMT_W8_K:
 		return _mm512_mul_ps(half16(p->super + g / 8 * 64), byte16(p->scale + g * 32));
 	case FMT_W8_S: return _mm512_mul_ps(half16(p->super + g / 8 * 32), sbyte16(p->scale + g * 32 + h * 16));
+	case FMT_W12: return _mm512_castsi512_ps(_mm512_slli_epi32(
+		_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(p->scale + g * 16))), 23));
 	case FMT_W16: return _mm512_loadu_ps(p->scale + g * 64);
 	case FMT_W16_M: return _mm512_loadu_ps(p->scale + g * 128);
 	case FMT_W16_S: return _mm512_loadu_ps(p->scale + g * 128 + h * 64);

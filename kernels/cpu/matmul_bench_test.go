@@ -22,6 +22,7 @@ var benchShapes = []struct {
 	{"big", q4K, 8192, 2048},
 	{"big", q6K, 8192, 2048},
 	{"big", bf16, 8192, 2048},
+	{"big", bf16Float, 8192, 2048},
 	{"big", f32, 8192, 2048},
 }
 
@@ -36,7 +37,7 @@ func BenchmarkMatMul(b *testing.B) {
 				continue
 			}
 			x := randomRows(r, rows, s.k)
-			b.Run(fmt.Sprintf("%s/%s/%dx%d/rows=%d", s.name, formats[s.dtype-1].name, s.n, s.k, rows), func(b *testing.B) {
+			b.Run(fmt.Sprintf("%s/%s/%dx%d/rows=%d", s.name, formatOf(s.dtype).name, s.n, s.k, rows), func(b *testing.B) {
 				run := p.newRun(bestISA(), rows)
 				defer run.close()
 				run.fill(x, 0, rows)

@@ -11,7 +11,10 @@
 // Packed formats. Levels are ordered for dots of 16-bit pairs: one 64-byte
 // vector of 16-bit levels holds 2 consecutive k of 16 columns. W8 stores the
 // same order in bytes, 512 a group. W4 stores 256 bytes a group: in vector v the
-// nibbles n = 0..3, from the lowest, of a 16-bit lane belong to the pair 4v+n.
+// nibbles n = 0..3, from the lowest, of a 16-bit lane belong to the pair 4v+n. W12
+// has three vectors for four pairs: lanes of the vectors 3v, 3v+1 and 3v+2 hold a
+// level of the pair 4v, 4v+1 or 4v+2 in the upper 12 bits, and in the lower 4 those
+// of pair 4v+3, the highest first.
 //
 //   format  per 256 k         per 32 k                  value of level q
 //   W4_0    -                 f16 scale                 s*(q-8)
@@ -21,6 +24,7 @@
 //   W8_1    -                 f16 scale, f16 min        s*q + m
 //   W8_K    f16 d, f16 dmin   u8 scale, u8 min          d*s*q - dmin*m
 //   W8_S    f16 d             2 x s8 scale (16 k each)  d*s*q
+//   W12     -                 u8 exponent e             2^(e-127)*q
 //   W16     -                 f32 scale                 s*q
 //   W16_M   -                 f32 scale, f32 min        s*q + m
 //   W16_S   -                 2 x f32 scale             s*q
@@ -37,6 +41,7 @@ enum {
 	FMT_W8_1,
 	FMT_W8_K,
 	FMT_W8_S,
+	FMT_W12,
 	FMT_W16,
 	FMT_W16_M,
 	FMT_W16_S,
@@ -63,7 +68,7 @@ typedef struct {
 } tm_sections;
 
 tm_sections tm_format_sections(int format, int k);
-int tm_dtype_format(int dtype);
+int tm_dtype_format(int dtype, int k);
 tm_panel tm_panel_at(int format, int k, const uint8_t *base);
 tm_panel tm_mat_panel(const tm_mat *m, int panel);
 
@@ -80,10 +85,31 @@ static inline int tm_widened(int format)
 	return tm_has_min(format) ? FMT_W16_M : tm_has_halves(format) ? FMT_W16_S : FMT_W16;
 }
 
+// The bytes of a group's levels.
+static inline size_t tm_level_bytes(int format)
+{
+	return tm_is_w4(format) ? 256 : format < FMT_W12 ? 512 : format == FMT_W12 ? 768 : 1024;
+}
+
+// Scales of W12 are powers of two, kept as the exponent of a float: 0 is zero, and
+// TM_NO_NUMBER an infinity, which makes no number of a group whose levels are zero.
+enum { TM_NO_NUMBER = 255 };
+
 // tm_w4_level returns the nibble of column c at k.
 static inline int tm_w4_level(const uint8_t *w, size_t k, int c)
 {
 	return w[k / 8 * 64 + c * 4 + k % 2 * 2 + k % 8 / 4] >> (k / 2 % 2 * 4) & 15;
+}
+
+// tm_w12_level returns the level of column c at k.
+static inline int tm_w12_level(const uint8_t *w, size_t k, int c)
+{
+	const uint8_t *at = w + k / 8 * 192 + c * 4 + k % 2 * 2;
+	uint16_t v[3];
+	for (int i = 0; i < 3; i++)
+		memcpy(&v[i], at + i * 64, 2);
+	const int n = (int)(k / 2 % 4);
+	return (int16_t)(n < 3 ? v[n] : v[0] << 12 | (v[1] & 15) << 8 | (v[2] & 15) << 4) >> 4;
 }
 
 // Rows are cut into even tiles: one up to TM_TILE rows, else tiles of at most

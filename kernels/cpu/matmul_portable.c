@@ -67,6 +67,9 @@ static void scales(const tm_panel *p, int g, float s[2][TM_PANEL], float min[TM_
 			s[0][c] = tm_half(tm_load16(u)) * (float)(int8_t)b[0];
 			s[1][c] = tm_half(tm_load16(u)) * (float)(int8_t)b[16];
 			break;
+		case FMT_W12:
+			s[0][c] = tm_bits_float((uint32_t)p->scale[g * 16 + c] << 23);
+			break;
 		case FMT_W16_S:
 			s[0][c] = tm_load_f32(p->scale + g * 128 + c * 4);
 			s[1][c] = tm_load_f32(p->scale + g * 128 + 64 + c * 4);
@@ -81,6 +84,18 @@ static void levels(const tm_panel *p, int g, int16_t w[TM_GROUP * TM_PANEL])
 	enum { N = TM_GROUP * TM_PANEL };
 	if (p->format >= FMT_W16) {
 		memcpy(w, p->w + (size_t)g * N * 2, N * 2);
+	} else if (p->format == FMT_W12) {
+		for (int v = 0; v < 4; v++) {
+			const uint8_t *b = p->w + (size_t)g * 768 + v * 192;
+			int16_t *to = w + v * 128;
+			for (int i = 0; i < 32; i++, b += 2) {
+				const int x = tm_load16(b), y = tm_load16(b + 64), z = tm_load16(b + 128);
+				to[i] = (int16_t)((int16_t)x >> 4);
+				to[i + 32] = (int16_t)((int16_t)y >> 4);
+				to[i + 64] = (int16_t)((int16_t)z >> 4);
+				to[i + 96] = (int16_t)((int16_t)(uint16_t)(x << 12 | (y & 15) << 8 | (z & 15) << 4) >> 4);
+			}
+		}
 	} else if (!tm_is_w4(p->format)) {
 		for (int i = 0; i < N; i++)
 			w[i] = (int8_t)p->w[(size_t)g * N + i];

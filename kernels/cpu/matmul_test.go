@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -23,14 +24,18 @@ const (
 	q4K
 	q5K
 	q6K
+	f16Float  = 64 // of F16 and BF16, multiplied as they are
+	bf16Float = 65
 )
 
-var formats = []struct {
+type format struct {
 	name         string
 	dtype        int
 	elems, bytes int
 	scales       []int // offsets of the f16 scales in a group
-}{
+}
+
+var formats = []format{
 	{"F32", f32, 1, 4, nil},
 	{"F16", f16, 1, 2, nil},
 	{"BF16", bf16, 1, 2, nil},
@@ -42,6 +47,18 @@ var formats = []struct {
 	{"Q4_K", q4K, 256, 144, []int{0, 2}},
 	{"Q5_K", q5K, 256, 176, []int{0, 2}},
 	{"Q6_K", q6K, 256, 210, []int{208}},
+	{"F16 as it is", f16Float, 1, 2, nil},
+	{"BF16 as it is", bf16Float, 1, 2, nil},
+}
+
+// formatOf is the entry of an element type.
+func formatOf(dtype int) format {
+	return formats[slices.IndexFunc(formats, func(f format) bool { return f.dtype == dtype })]
+}
+
+// levels tells whether rows of k values are packed as integers with scales.
+func (f format) levels(k int) bool {
+	return f.elems > 1 || (f.dtype == f16 || f.dtype == bf16) && k%32 == 0
 }
 
 // randomHalf returns the bits of a half of either sign around 2^-9..2^-5.
@@ -51,7 +68,7 @@ func randomHalf(r *rand.Rand) uint16 {
 
 // randomFile returns n random rows of k values in the bytes of a file.
 func randomFile(r *rand.Rand, dtype, n, k int) []byte {
-	f := formats[dtype-1]
+	f := formatOf(dtype)
 	data := make([]byte, n*k/f.elems*f.bytes)
 	for i := range data {
 		data[i] = byte(r.Uint32())
@@ -61,9 +78,9 @@ func randomFile(r *rand.Rand, dtype, n, k int) []byte {
 		switch dtype {
 		case f32:
 			binary.LittleEndian.PutUint32(group, math.Float32bits(float32(r.NormFloat64())))
-		case f16:
+		case f16, f16Float:
 			binary.LittleEndian.PutUint16(group, randomHalf(r))
-		case bf16:
+		case bf16, bf16Float:
 			binary.LittleEndian.PutUint16(group, uint16(math.Float32bits(float32(r.NormFloat64()))>>16))
 		}
 		for _, off := range f.scales {
@@ -127,24 +144,43 @@ func groupParts(dtype int, b []byte, i int) (scale float64, level int, min float
 	return half(b) * float64(sc), level, -half(b[2:]) * float64(mn)
 }
 
-// dequantise returns the values of a file in double precision.
-func dequantise(dtype int, data []byte) []float64 {
-	f := formats[dtype-1]
+// round12 rounds each group of 32 values to 12 bits: to multiples of 2^-10 times the
+// power of two that its greatest begins with.
+func round12(values []float64) {
+	for ; len(values) > 0; values = values[32:] {
+		top := 0.0
+		for _, v := range values[:32] {
+			top = max(top, math.Abs(v))
+		}
+		_, exp := math.Frexp(top)
+		for i, v := range values[:32] {
+			values[i] = math.Ldexp(math.RoundToEven(math.Ldexp(v, 11-exp)), exp-11)
+		}
+	}
+}
+
+// dequantise returns the values that a file of rows of k stands for, in double
+// precision.
+func dequantise(dtype, k int, data []byte) []float64 {
+	f := formatOf(dtype)
 	out := make([]float64, 0, len(data)/f.bytes*f.elems)
 	for ; len(data) > 0; data = data[f.bytes:] {
 		for i := range f.elems {
 			switch dtype {
 			case f32:
 				out = append(out, float64(math.Float32frombits(binary.LittleEndian.Uint32(data))))
-			case f16:
+			case f16, f16Float:
 				out = append(out, half(data))
-			case bf16:
+			case bf16, bf16Float:
 				out = append(out, float64(math.Float32frombits(uint32(binary.LittleEndian.Uint16(data))<<16)))
 			default:
 				s, q, m := groupParts(dtype, data, i)
 				out = append(out, s*float64(q)+m)
 			}
 		}
+	}
+	if f.elems == 1 && f.levels(k) {
+		round12(out)
 	}
 	return out
 }
@@ -241,13 +277,13 @@ func TestProductsMatchDoublePrecision(t *testing.T) {
 		for _, s := range shapes {
 			n, k := s[0], s[1]
 			file := randomFile(r, f.dtype, n, k)
-			w := dequantise(f.dtype, file)
+			w := dequantise(f.dtype, k, file)
 			p := mustProbe(t, []int{f.dtype}, []int{n}, k, false, [][]byte{file}, 2)
 			for _, rows := range []int{1, 2, 3, 6, 7, 17} {
 				x := randomRows(r, rows, k)
 				for _, isa := range isas() {
 					what := fmt.Sprintf("%s %dx%d rows %d %s", f.name, n, k, rows, isaName(isa))
-					checkProduct(t, what, product(p, isa, x, rows), x, w, rows, n, k, f.elems > 1)
+					checkProduct(t, what, product(p, isa, x, rows), x, w, rows, n, k, f.levels(k))
 				}
 			}
 		}
@@ -306,7 +342,7 @@ func TestRowsComeBackExactly(t *testing.T) {
 			if interleaved && i == 1 {
 				n = rows[0]
 			}
-			d := rapid.IntRange(f32, q6K).Draw(rt, "dtype")
+			d := formats[rapid.IntRange(0, len(formats)-1).Draw(rt, "format")].dtype
 			dtypes, rows, files = append(dtypes, d), append(rows, n), append(files, randomFile(r, d, n, k))
 		}
 		p, err := newProbe(dtypes, rows, k, interleaved, files, rapid.IntRange(1, 4).Draw(rt, "step"))
@@ -318,7 +354,7 @@ func TestRowsComeBackExactly(t *testing.T) {
 		out := product(p, bestISA(), x, 7)
 		col := 0
 		for i := range parts {
-			want := dequantise(dtypes[i], files[i])
+			want := dequantise(dtypes[i], k, files[i])
 			alone, err := newProbe(dtypes[i:i+1], rows[i:i+1], k, false, files[i:i+1], 9)
 			if err != nil {
 				rt.Fatal(err)
@@ -332,7 +368,7 @@ func TestRowsComeBackExactly(t *testing.T) {
 				}
 				for j, v := range p.row(at) {
 					if w := want[c*k+j]; math.Abs(float64(v)-w) > 1.3e-7*math.Abs(w)+1e-9 {
-						rt.Fatalf("part %d (%s) row %d: weight %d is %v, want %v", i, formats[dtypes[i]-1].name, c, j, v, w)
+						rt.Fatalf("part %d (%s) row %d: weight %d is %v, want %v", i, formatOf(dtypes[i]).name, c, j, v, w)
 					}
 				}
 				for y := range 7 {
@@ -348,11 +384,14 @@ func TestRowsComeBackExactly(t *testing.T) {
 
 func TestExtremesDoNotSaturate(t *testing.T) {
 	const n, k = 16, 256
-	for _, f := range formats[3:] {
-		for _, fill := range []byte{0xff, 0x00, 0x80, 0x7f} {
+	for _, f := range formats {
+		for _, fill := range []byte{0xff, 0x00, 0x80, 0x7f, 0x3f, 0xbf} {
 			file := make([]byte, n*k/f.elems*f.bytes)
 			for i := range file {
 				file[i] = fill
+			}
+			if !f.levels(k) || f.elems == 1 && fill&0x7f == 0x7f {
+				continue // floats, or no numbers
 			}
 			for i := 0; i < len(file); i += f.bytes {
 				for _, off := range f.scales {
@@ -360,7 +399,7 @@ func TestExtremesDoNotSaturate(t *testing.T) {
 				}
 			}
 			p := mustProbe(t, []int{f.dtype}, []int{n}, k, false, [][]byte{file}, 1)
-			w := dequantise(f.dtype, file)
+			w := dequantise(f.dtype, k, file)
 			x := make([]float32, 8*k)
 			for i := range x {
 				x[i] = 1
@@ -369,8 +408,8 @@ func TestExtremesDoNotSaturate(t *testing.T) {
 				}
 			}
 			for _, isa := range isas() {
-				checkProduct(t, f.name+" "+isaName(isa), product(p, isa, x, 8), x, w, 8, n, k, true)
-				checkProduct(t, f.name+" "+isaName(isa), product(p, isa, x[k:], 1), x[k:], w, 1, n, k, true)
+				checkProduct(t, f.name+" "+isaName(isa), product(p, isa, x, 8), x, w, 8, n, k, f.levels(k))
+				checkProduct(t, f.name+" "+isaName(isa), product(p, isa, x[k:], 1), x[k:], w, 1, n, k, f.levels(k))
 			}
 		}
 	}

@@ -10,8 +10,15 @@ import (
 	"unsafe"
 )
 
+// Element types beside those of tensor.DType: F16 and BF16 that are multiplied as
+// they are, in float32, and not as levels.
+const (
+	F16Float  = C.TM_F16_FLOAT
+	BF16Float = C.TM_BF16_FLOAT
+)
+
 // Part is one weight of a matrix: Rows rows of the matrix's columns in the
-// bytes of a model file. DType is a tensor.DType.
+// bytes of a model file. DType is a tensor.DType, or one of those above.
 type Part struct {
 	DType int
 	Rows  int
@@ -105,7 +112,7 @@ func (w *Weights) Vector(values []float32) ([]float32, error) {
 
 // Layout numbers the packed form: it is raised whenever packing the same parts
 // gives other bytes, so that those kept in files are known to be of no use.
-const Layout = 1
+const Layout = 2
 
 // Pack packs parts of cols columns on all threads of the pool. Interleaved
 // takes two parts of equal rows whose output columns alternate in panels, as

@@ -19,13 +19,19 @@ static const struct {
 	[TM_Q5_1] = {32, 24, FMT_W8_1},   [TM_Q8_0] = {32, 34, FMT_W8},
 	[TM_Q4_K] = {256, 144, FMT_W4_K},  [TM_Q5_K] = {256, 176, FMT_W8_K},
 	[TM_Q6_K] = {256, 210, FMT_W8_S},
+	[TM_F16_FLOAT] = {1, 2, FMT_F16},  [TM_BF16_FLOAT] = {1, 2, FMT_BF16},
 };
 
-int tm_dtype_format(int dtype) { return dtypes[dtype].format; }
+int tm_dtype_format(int dtype, int k)
+{
+	if ((dtype == TM_F16 || dtype == TM_BF16) && k % TM_GROUP == 0)
+		return FMT_W12;
+	return dtypes[dtype].format;
+}
 
 size_t tm_row_bytes(int dtype, int k)
 {
-	if (dtype < TM_F32 || dtype > TM_Q6_K || k <= 0 || k % dtypes[dtype].elems)
+	if (dtype < TM_F32 || dtype > TM_BF16_FLOAT || !dtypes[dtype].elems || k <= 0 || k % dtypes[dtype].elems)
 		return 0;
 	return (size_t)(k / dtypes[dtype].elems) * dtypes[dtype].bytes;
 }
@@ -39,7 +45,7 @@ tm_sections tm_format_sections(int format, int k)
 	} sizes[] = {
 		[FMT_W4_0] = {0, 32, 256},  [FMT_W4_1] = {0, 64, 256},   [FMT_W4_K] = {64, 32, 256},
 		[FMT_W8] = {0, 32, 512},    [FMT_W8_1] = {0, 64, 512},   [FMT_W8_K] = {64, 32, 512},
-		[FMT_W8_S] = {32, 32, 512},
+		[FMT_W8_S] = {32, 32, 512}, [FMT_W12] = {0, 16, 768},
 		[FMT_W16] = {0, 64, 1024},  [FMT_W16_M] = {0, 128, 1024}, [FMT_W16_S] = {0, 128, 1024},
 	};
 	size_t n = (size_t)k, groups = n / TM_GROUP;
@@ -75,7 +81,7 @@ int tm_mat_layout(tm_mat *m, int parts, const int *dts, const int *ns, int k, in
 		if (!tm_row_bytes(dts[i], k) || ns[i] <= 0 || ns[i] > MAX_COLS)
 			return -1;
 		s->dtype = dts[i];
-		s->format = tm_dtype_format(dts[i]);
+		s->format = tm_dtype_format(dts[i], k);
 		s->n = ns[i];
 		s->panels = (ns[i] + TM_PANEL - 1) / TM_PANEL;
 		s->col = m->n;
@@ -87,6 +93,8 @@ int tm_mat_layout(tm_mat *m, int parts, const int *dts, const int *ns, int k, in
 		m->panels += s->panels;
 		m->n += interleaved ? s->panels * TM_PANEL : ns[i];
 		m->acts |= tm_is_quantised(s->format) ? TM_ACT_Q16 : TM_ACT_F32;
+		if (s->format == FMT_W12)
+			m->acts |= TM_ACT_PLAIN;
 	}
 	return 0;
 }
@@ -207,6 +215,75 @@ static void pack_column(const tm_seg *s, int k, const uint8_t *row, uint8_t *pan
 	}
 }
 
+// Levels of 12 bits for F16 and BF16. A group's scale is the power of two at which
+// its greatest weight, of at most 11 bits, is exact with 1024 to 2047; so is every
+// weight down to an eighth of that in BF16, and what is lost of the others is at most
+// half a level, an eighth of what BF16 itself loses of the greatest. 32 products with
+// activations of TM_LEVEL_MAX fit 32 bits: 32 * 2047 * 32639 < 2^31.
+
+// half_values and bf16_values decode a group.
+static void half_values(const uint8_t *b, float v[TM_GROUP])
+{
+	for (int i = 0; i < TM_GROUP; i++)
+		v[i] = tm_half(tm_load16(b + i * 2));
+}
+
+static void bf16_values(const uint8_t *b, float v[TM_GROUP])
+{
+	for (int i = 0; i < TM_GROUP; i++)
+		v[i] = tm_bf16(tm_load16(b + i * 2));
+}
+
+// levels12 sets q to a group's levels and returns the exponent of its scale.
+static uint8_t levels12(const float v[TM_GROUP], uint32_t q[TM_GROUP])
+{
+	// Added to a number below 2^22 this rounds to an integer, ties to even.
+	const float magic = 0x1.8p23f;
+	uint32_t top = 0, bits[TM_GROUP];
+	memcpy(bits, v, sizeof bits);
+	for (int i = 0; i < TM_GROUP; i++) {
+		const uint32_t u = bits[i] & 0x7fffffff;
+		top = u > top ? u : top;
+	}
+	const int high = (int)(top >> 23), exponent = high > 11 ? high - 10 : 1;
+	if (high == 255 || top == 0) {
+		memset(q, 0, TM_GROUP * sizeof *q);
+		return high == 255 ? TM_NO_NUMBER : 0;
+	}
+	const float inverse = tm_bits_float((uint32_t)(254 - exponent) << 23);
+	for (int i = 0; i < TM_GROUP; i++) {
+		const float level = v[i] * inverse + magic;
+		memcpy(&q[i], &level, 4);
+		q[i] -= 0x4b400000;
+	}
+	return (uint8_t)exponent;
+}
+
+// pack_w12_column packs column c of F16 or BF16.
+static void pack_w12_column(int dtype, int k, const uint8_t *row, uint8_t *panel, int c)
+{
+	uint8_t *w = panel + tm_format_sections(FMT_W12, k).w;
+	for (int g = 0; g < k / TM_GROUP; g++, row += TM_GROUP * 2) {
+		float v[TM_GROUP];
+		uint32_t q[TM_GROUP];
+		if (dtype == TM_F16)
+			half_values(row, v);
+		else
+			bf16_values(row, v);
+		panel[g * TM_PANEL + c] = levels12(v, q);
+		for (int i = 0; i < TM_GROUP; i += 8, w += 192) {
+			// Two levels in a word, the even k low.
+			uint32_t pair[4];
+			for (int j = 0; j < 4; j++)
+				pair[j] = (q[i + j * 2] & 0xfff) | (q[i + j * 2 + 1] & 0xfff) << 16;
+			for (int j = 0; j < 3; j++) {
+				const uint32_t word = pair[j] << 4 | (pair[3] >> (8 - j * 4) & 0x000f000f);
+				memcpy(w + j * 64 + c * 4, &word, 4);
+			}
+		}
+	}
+}
+
 static void pack_float_column(int format, int k, const uint8_t *row, uint8_t *panel, int c)
 {
 	for (size_t i = 0; i < (size_t)k; i++) {
@@ -228,7 +305,9 @@ void tm_mat_pack(const tm_mat *m, int seg, const uint8_t *src, int panel0, int p
 		memset(panel, 0, s->panel_bytes);
 		for (int c = 0; c < TM_PANEL && p * TM_PANEL + c < s->n; c++) {
 			const uint8_t *r = src + row * ((size_t)p * TM_PANEL + c);
-			if (tm_is_quantised(s->format))
+			if (s->format == FMT_W12)
+				pack_w12_column(s->dtype, m->k, r, panel, c);
+			else if (tm_is_quantised(s->format))
 				pack_column(s, m->k, r, panel, c);
 			else
 				pack_float_column(s->format, m->k, r, panel, c);
@@ -253,6 +332,8 @@ static float level_scale(const tm_panel *p, int g, int h, int c, float *min)
 	case FMT_W8_S:
 		s = p->super + g / 8 * 32 + c * 2;
 		return tm_half(tm_load16(s)) * (float)(int8_t)p->scale[g * 32 + h * 16 + c];
+	case FMT_W12:
+		return tm_bits_float((uint32_t)p->scale[g * 16 + c] << 23);
 	}
 	return tm_half(tm_load16(p->scale + g * 32 + c * 2));  // W4_0, W8
 }
@@ -263,6 +344,8 @@ static void quantised_row(const tm_panel *p, int c, float *dst)
 		int g = i / TM_GROUP, level;
 		if (tm_is_w4(p->format))
 			level = tm_w4_level(p->w, i, c) - (p->format == FMT_W4_0 ? 8 : 0);
+		else if (p->format == FMT_W12)
+			level = tm_w12_level(p->w, i, c);
 		else
 			level = (int8_t)p->w[i / 2 * 32 + c * 2 + i % 2];
 		float min, scale = level_scale(p, g, i % TM_GROUP / 16, c, &min);

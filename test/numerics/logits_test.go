@@ -2,6 +2,7 @@ package numerics
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
 	"tandem/engine/cpu"
@@ -44,36 +45,62 @@ func open(t *testing.T, kv tensor.DType, isa string, opts ...model.Option) *cpu.
 	return b
 }
 
-// compare runs texts and returns positions, mean divergence and agreement of
-// the most likely token.
-func compare(t *testing.T, b *cpu.Backend, texts []text) (n int, kl, agree float64) {
+// fit sums up how near rows of logits are to others.
+type fit struct {
+	n         int
+	kl, agree float64
+}
+
+// add compares the probabilities that logits give with those of ref, whose first
+// entry is the most likely token.
+func (f *fit) add(ref []entry, logits []float32) {
+	f.n++
+	f.kl += divergence(ref, logits)
+	if argmax(logits) == ref[0].id {
+		f.agree++
+	}
+}
+
+func (f *fit) mean() (kl, agree float64) { return f.kl / float64(f.n), f.agree / float64(f.n) }
+
+func (f fit) String() string {
+	kl, agree := f.mean()
+	return fmt.Sprintf("%d positions, mean KL %.2e, top-1 agreement %.2f %%", f.n, kl, 100*agree)
+}
+
+// logits runs a text and returns a row for each position that has a reference.
+func logits(t *testing.T, b *cpu.Backend, x text) (rows [][]float32) {
 	t.Helper()
 	pages := make([]int32, 64)
 	for i := range pages {
 		pages[i] = int32(i)
 	}
 	var batch tensor.Batch
+	batch.Reset()
+	batch.Add(x.ids, 0, pages[:(len(x.ids)+blockTokens-1)/blockTokens], false)
+	for p := x.first; p < len(x.ids); p++ {
+		batch.LogitRows = append(batch.LogitRows, int32(p))
+	}
+	all, err := b.Run(&batch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	vocab := len(all) / len(batch.LogitRows)
+	for ; len(all) > 0; all = all[vocab:] {
+		rows = append(rows, all[:vocab])
+	}
+	return rows
+}
+
+// compare runs texts and returns how near the model is to their reference.
+func compare(t *testing.T, b *cpu.Backend, texts []text) (f fit) {
+	t.Helper()
 	for _, x := range texts {
-		batch.Reset()
-		batch.Add(x.ids, 0, pages[:(len(x.ids)+blockTokens-1)/blockTokens], false)
-		for p := x.first; p < len(x.ids); p++ {
-			batch.LogitRows = append(batch.LogitRows, int32(p))
-		}
-		logits, err := b.Run(&batch)
-		if err != nil {
-			t.Fatal(err)
-		}
-		vocab := len(logits) / len(batch.LogitRows)
-		for i, ref := range x.top {
-			row := logits[i*vocab : (i+1)*vocab]
-			kl += divergence(ref, row)
-			if argmax(row) == ref[0].id {
-				agree++
-			}
-			n++
+		for i, row := range logits(t, b, x) {
+			f.add(x.top[i], row)
 		}
 	}
-	return n, kl / float64(n), agree / float64(n)
+	return f
 }
 
 func TestLogitsAgreeWithTransformers(t *testing.T) {
@@ -100,8 +127,9 @@ func TestLogitsAgreeWithTransformers(t *testing.T) {
 			if testing.Short() && tc.isa != "" {
 				t.Skip("slow instruction sets are left out of short runs")
 			}
-			n, kl, agree := compare(t, open(t, tc.kv, tc.isa, tc.opts...), tc.texts)
-			t.Logf("%d positions: mean KL %.2e, top-1 agreement %.2f %%", n, kl, 100*agree)
+			f := compare(t, open(t, tc.kv, tc.isa, tc.opts...), tc.texts)
+			kl, agree := f.mean()
+			t.Log(f)
 			if kl > tc.atMost || kl < -1e-6 || agree < tc.agree {
 				t.Errorf("mean KL %.2e (at most %.0e), agreement %.2f %% (at least %.1f %%)", kl, tc.atMost, 100*agree, 100*tc.agree)
 			}

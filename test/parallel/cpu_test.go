@@ -63,7 +63,7 @@ func TestRanksInFloat32(t *testing.T) {
 }
 
 // Weights as they are stored. One rank is only as near to the second
-// implementation as activations of eight bits are.
+// implementation as integer weights and activations are.
 func TestRanksGiveTheBitsOfOne(t *testing.T) { checkAll(t, quantised) }
 
 var quantised = tinymodel.Tolerance{Abs: 0.05, Rel: 0.03}

@@ -94,11 +94,8 @@ func kernels(o *options, out *bytes.Buffer) error {
 	return o.attention(out)
 }
 
-// peak is the arithmetic that products of a format can reach.
-func peak(l cpu.Limits, format string) float64 {
-	if format == "bf16" {
-		return l.Float32
-	}
+// peak is the arithmetic that products with levels can reach.
+func peak(l cpu.Limits) float64 {
 	return max(l.Int16, l.Int8/2) // activations of 16 bits are two bytes
 }
 
@@ -139,7 +136,7 @@ func (o *options) products(out *bytes.Buffer, kind string, d tensor.DType) error
 	}
 	for i, rows := range rowCounts {
 		rate, ops := float64(weights)/took[i], 2*float64(rows)*matrixRows*matrixCols/took[i]
-		fmt.Fprintf(out, "| %s | %d | %.1f | %.0f %% | %.0f | %.0f %% |\n", kind, rows, rate/1e9, 100*rate/readLimit(l, weights), ops/1e9, 100*ops/peak(l, kind))
+		fmt.Fprintf(out, "| %s | %d | %.1f | %.0f %% | %.0f | %.0f %% |\n", kind, rows, rate/1e9, 100*rate/readLimit(l, weights), ops/1e9, 100*ops/peak(l))
 	}
 	return nil
 }
