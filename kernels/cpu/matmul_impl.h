@@ -50,7 +50,9 @@ enum {
 	FMT_BF16,  // [k/2][16][2]
 };
 
-enum { TM_WIDEN_TILES = 4 };
+// It is not before that: a widened panel is twice as long or more, and comes from the
+// level 2 cache.
+enum { TM_WIDEN_TILES = 8 };
 
 // tm_panel is one panel taken apart.
 typedef struct {
