@@ -40,7 +40,7 @@ type LoadOptions struct {
 	ISA         string          // empty = best
 	KVDType     tensor.DType    // Invalid = BF16
 	PoolTokens  int             // of the KV pool, 0 = by memory
-	F32         bool            // decode the weights to float32: slower, for comparison
+	F32         bool            // decode the weights to float32 and multiply them so: slower, for comparison
 	TokensOnly  bool            // do without tokenizer: requests are token ids and give no text
 	Overlap     *bool           // see Config; of one rank. nil = as is best for the device
 	Wire        *wire.Config    // nil = no KV transfer
@@ -164,6 +164,9 @@ func Load(ctx context.Context, o LoadOptions) (_ *Loaded, err error) {
 			l.Close()
 		}
 	}()
+	if _, ok := l.devices.(*cpuDevices); o.F32 && !ok {
+		return nil, errors.New("dtype: float32 is of the CPU: use it with --backend cpu")
+	}
 	l.Config = ck.Config // without windows, where the device has none
 	share, most := l.devices.pool(ranks.Len(), int64(ck.Bytes()))
 	core, kv := o.sizes(ck.Config, ranks, share)

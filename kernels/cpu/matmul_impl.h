@@ -50,8 +50,8 @@ enum {
 	FMT_BF16,  // [k/2][16][2]
 };
 
-// It is not before that: a widened panel is twice as long or more, and comes from the
-// level 2 cache.
+// Fewer tiles are faster with a panel as it lies in memory: a widened one is longer, and
+// comes from the level 2 cache for each of them.
 enum { TM_WIDEN_TILES = 8 };
 
 // tm_panel is one panel taken apart.

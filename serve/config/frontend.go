@@ -303,7 +303,7 @@ func normal(m map[string]any) map[string]any {
 
 // workerKeys are the keys that a worker's file may have, and so a server section.
 func workerKeys() []string {
-	keys := append(Keys[Worker](), "model", "dtype", "otlp_traces_endpoint")
+	keys := append(Keys[Worker](), "model", "otlp_traces_endpoint")
 	for path := range foreignWorker {
 		top, _, _ := strings.Cut(path, ".")
 		keys = append(keys, top)

@@ -51,6 +51,7 @@ type Worker struct {
 	PinSkip        int     `mapstructure:"pin_threads_skip"`   // processors that are for other workers
 	AdminAddr      string  `mapstructure:"admin_addr"`         // host:port, or off
 	PackedDir      string  `mapstructure:"packed_weights_dir"` // empty = in the folder of models and caches, or off
+	DType          string  `mapstructure:"dtype"`              // of arithmetic with weights: auto or float32
 
 	TLS TLS `mapstructure:"tls"`
 
@@ -179,7 +180,7 @@ func DefaultWorker() Worker {
 			MaxQueued: c.MaxQueued, MaxPrefillMixed: cpuPrefillMixed,
 		},
 		Cluster: defaultCluster(), EnableChunkedPrefill: c.ChunkPrefill, StallThreshold: 10, ShutdownGrace: 30,
-		AdminAddr: "127.0.0.1:0", ToolParser: byTemplate, ReasoningParser: byTemplate,
+		AdminAddr: "127.0.0.1:0", DType: "auto", ToolParser: byTemplate, ReasoningParser: byTemplate,
 	}
 }
 
@@ -283,11 +284,10 @@ func renameWorker(tree map[string]any) (warnings []string) {
 			warnings = append(warnings, fmt.Sprintf("%s: %s counts as %s", section+key, text, ours))
 		}
 	}
-	if text, ok := tree["dtype"].(string); ok {
+	alias(tree, "", "dtype", map[string]string{"float": "float32"})
+	if text, ok := tree["dtype"].(string); ok && text != "auto" && text != "float32" {
 		delete(tree, "dtype")
-		if text != "auto" {
-			warnings = append(warnings, "dtype is ignored: weights keep the type they are stored in")
-		}
+		warnings = append(warnings, "dtype is ignored: weights keep the type they are stored in")
 	}
 	liftOTLP(tree)
 	alias(tree, "", "backend", map[string]string{"pytorch": "auto", "tensorrt": "auto", "trt": "auto", "_autodeploy": "auto"})
@@ -320,6 +320,7 @@ func (w Worker) Validate() error {
 	bad(w.StallThreshold <= 0, "stall_threshold_sec: %g must be above 0", w.StallThreshold)
 	bad(w.ShutdownGrace < 0, "shutdown_grace_sec: %g must not be negative", w.ShutdownGrace)
 	bad(w.Threads < 0 || w.Threads > 1024, "threads: %d must be 1 to 1024, or 0 for all cores", w.Threads)
+	bad(w.DType != "auto" && w.DType != "float32", "dtype: %q must be auto or float32", w.DType)
 	bad(w.PinSkip < 0, "pin_threads_skip: %d must not be negative", w.PinSkip)
 	if err := w.TLS.validate(); err != nil {
 		errs = append(errs, err)

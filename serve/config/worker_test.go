@@ -129,6 +129,26 @@ func TestWorkerTransceiverByRole(t *testing.T) {
 	}
 }
 
+// dtype is a key of the arithmetic; other engines' types of weights are only heard.
+func TestWorkerDType(t *testing.T) {
+	for text, want := range map[string]struct{ dtype, warning string }{
+		"":                {"auto", ""},
+		"dtype: auto":     {"auto", ""},
+		"dtype: float32":  {"float32", ""},
+		"dtype: float":    {"float32", "dtype: float counts as float32"},
+		"dtype: bfloat16": {"auto", "dtype is ignored"},
+	} {
+		w, warnings, err := loadWorker(t, executor.Mixed, text)
+		all := strings.Join(warnings, "\n")
+		if err != nil || w.DType != want.dtype || !strings.Contains(all, want.warning) || (all == "") != (want.warning == "") {
+			t.Errorf("%q: %s, %v, %v", text, w.DType, warnings, err)
+		}
+	}
+	if _, _, err := loadWorker(t, executor.Mixed, "dtype: [1]"); err == nil {
+		t.Error("a list is taken for a type")
+	}
+}
+
 func TestWorkerForeignKeys(t *testing.T) {
 	w, warnings, err := loadWorker(t, executor.Gen, `
 backend: pytorch
