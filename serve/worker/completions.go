@@ -127,7 +127,7 @@ func (x *exchange) done() {
 
 // fail answers with an error while headers are not out.
 func (x *exchange) fail(err error) {
-	e := wireError(err)
+	e := x.wireError(err)
 	x.ob.Status = e.Status
 	if e.Status >= http.StatusInternalServerError {
 		x.s.log.Warn("request failed", "request_id", x.r.Header.Get(openai.HeaderRequestID), "status", e.Status, "error", err)

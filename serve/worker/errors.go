@@ -65,6 +65,16 @@ func wireError(err error) *openai.Error {
 	return openai.NewError(http.StatusInternalServerError, string(request.Internal), "internal error")
 }
 
+// wireError is what the request's sender is told. A worker at its end cancels what still runs: its sender, who is there, did
+// not, and is to send it to another one.
+func (x *exchange) wireError(err error) *openai.Error {
+	e := wireError(err)
+	if e.Status == openai.StatusClientClosed && x.s.draining.Load() && x.r.Context().Err() == nil {
+		return unavailable("draining", "this worker shut down before the request had ended: send the request to another one")
+	}
+	return e
+}
+
 func unavailable(code, message string) *openai.Error {
 	e := openai.NewError(http.StatusServiceUnavailable, code, "%s", message)
 	e.RetryAfter = time.Second

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -221,5 +222,40 @@ func TestObserver(t *testing.T) {
 	post(t, srv.URL+"/v1/completions", `{}`)
 	if ob := <-o.done; ob.Kind != "refused" || ob.Status != 400 {
 		t.Errorf("%+v", ob)
+	}
+}
+
+// What a worker cancels at its own end is refused as it refuses what comes then: its sender is there and can go elsewhere. A
+// cancelled request is what somebody asked for.
+func TestEndOfADrainIsNoCancellation(t *testing.T) {
+	for _, draining := range []bool{false, true} {
+		e := newEngine(executor.Mixed, "hello")
+		e.failAfter, e.err = 1, request.Errorf(request.Cancelled, "the request was cancelled")
+		s := New(Config{Version: "1.2.3"})
+		s.Attach(Backend{Engine: e, Tokenizer: byteTokenizer(t), Template: fakeTemplate{}})
+		e.gate = make(chan struct{})
+		srv := httptest.NewServer(s)
+		for _, stream := range []string{"false", "true"} {
+			go func() {
+				e.gate <- struct{}{}
+				if draining {
+					s.Drain()
+				}
+				e.gate <- struct{}{}
+			}()
+			status, h, text := post(t, srv.URL+"/v1/completions", `{"prompt":"x","stream":`+stream+`}`)
+			want, code, wait := 499, `"code":"cancelled"`, ""
+			if draining {
+				want, code, wait = 503, `"code":"draining"`, "1"
+			}
+			if stream == "true" {
+				want, wait = 200, "" // it had begun
+			}
+			if status != want || !strings.Contains(text, code) || h.Get("Retry-After") != wait {
+				t.Errorf("draining %v, stream %s: %d, %s", draining, stream, status, text)
+			}
+			s.draining.Store(false)
+		}
+		srv.Close()
 	}
 }

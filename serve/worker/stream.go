@@ -148,7 +148,7 @@ func (st *streamer) end(usage openai.Usage) error {
 // that ends in the middle of its encoding, so that no client takes the text for
 // complete.
 func (st *streamer) fail(err error) {
-	e := wireError(err)
+	e := st.x.wireError(err)
 	st.x.ob.Status = e.Status
 	if st.x.r.Context().Err() != nil {
 		st.x.gone(err)
