@@ -249,7 +249,7 @@ func rateMatched() *Experiment {
 	}
 	return &Experiment{
 		ID: "e9", Title: "rates matched against what comes out", Source: "TensorRT-LLM blog: 1.4 to 1.8 times at 4400/1200, up to 1.73 and 2 times at 8192/256; the whole is 0 to 25 % below the ideal",
-		Setup: "a 70B model, ctx instances of 4 and gen instances of 8 devices, 64 devices; mixed instances of 8",
+		Setup: "a 70B model, ctx instances of 2 and gen instances of 8 devices, 64 devices; mixed instances of 8",
 		arms:  func(o Options) []arm { return []arm{shape(o, 4400, 1200), shape(o, 8192, 256)} },
 		metrics: []metric{
 			{key: "ratio_slow", title: "divided : mixed, slowest users", digits: 2},
