@@ -11,6 +11,10 @@ import (
 // handshake.
 const Packing = kernels.Packing
 
+// WeightForm numbers the form that weights are packed into, on which the bits of what
+// is computed with them depend.
+const WeightForm = kernels.Layout
+
 // Config says what a Backend is made for.
 type Config struct {
 	// Threads that compute, the calling one included; 0 takes one per physical

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"tandem/engine/comm"
+	"tandem/engine/cpu"
 	"tandem/engine/diskcache"
 	"tandem/engine/executor"
 )
@@ -44,7 +45,7 @@ func (o *LoadOptions) tiers(core *executor.Config, fingerprint, backend string, 
 	}
 	core.Tiers.HostBlocks = int(t.HostBytes / size)
 	arithmetic, _, _ := strings.Cut(backend, ",") // the rest is threads and the like, which change no bits
-	cfg := TierConfig{Dir: t.DiskDir, Identity: fmt.Sprintf("%s; %s; f32 %t; %+v", fingerprint, arithmetic, o.F32, core.Layout)}
+	cfg := TierConfig{Dir: t.DiskDir, Identity: fmt.Sprintf("%s; %s %d; f32 %t; %+v", fingerprint, arithmetic, cpu.WeightForm, o.F32, core.Layout)}
 	if t.DiskDir == "" {
 		return cfg, nil
 	}

@@ -1,10 +1,12 @@
 package runner
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	"tandem/engine/comm"
+	"tandem/engine/cpu"
 	"tandem/engine/diskcache"
 	"tandem/engine/executor"
 	"tandem/engine/transfer"
@@ -44,6 +46,9 @@ func TestTierSizes(t *testing.T) {
 		}
 		if err != nil || core.Tiers.HostBlocks != tc.host || core.Tiers.DiskBlocks != tc.disk {
 			t.Errorf("%s: %+v, %v", tc.name, core.Tiers, err)
+		}
+		if form := fmt.Sprintf("; cpu avx512 %d;", cpu.WeightForm); tc.host > 0 && !strings.Contains(cfg.Identity, form) {
+			t.Errorf("files of other arithmetic are taken: %s", cfg.Identity)
 		}
 		if strings.Contains(cfg.Identity, "threads") {
 			t.Errorf("files depend on the number of threads: %s", cfg.Identity)
