@@ -63,7 +63,7 @@ a second one does not wait for running requests.`,
 	fs.IntVar(&f.ctx, "ctx", 1, "number of ctx workers")
 	fs.IntVar(&f.gen, "gen", 1, "number of gen workers")
 	fs.IntVar(&f.port, "port", 8000, "port of the frontend, 0 = any free one; beats the file")
-	fs.IntVar(&f.threads, "threads", 0, "compute threads of all workers together, 0 = one per physical core")
+	fs.IntVar(&f.threads, "threads", 0, "compute threads of the ctx workers together, and of the gen workers, 0 = one per physical core")
 	fs.StringVarP(&f.config, "config", "c", "", "YAML file like configs/cluster.yaml, without urls; worker keys in it go to the workers")
 	fs.StringVar(&f.level, "log-level", "info", "debug, info, warn or error")
 	return cmd
@@ -279,9 +279,9 @@ func (c *cluster) children(dir string) ([]child, error) {
 	total := c.ctx + c.gen
 	used := 0 // threads of the workers before
 	for i := range total {
-		role, n, sec := roleCtx, i, c.cfg.Context
+		role, n, of, sec := roleCtx, i, c.ctx, c.cfg.Context
 		if i >= c.ctx {
-			role, n, sec = roleGen, i-c.ctx, c.cfg.Generation
+			role, n, of, sec = roleGen, i-c.ctx, c.gen, c.cfg.Generation
 		}
 		name := role + strconv.Itoa(n)
 		file := c.cfg.WorkerFile(sec)
@@ -296,8 +296,13 @@ func (c *cluster) children(dir string) ([]child, error) {
 		}
 		optimistic(file)
 		threads, own := file["threads"]
-		if !own {
+		if pinned, _ := file["pin_threads"].(bool); pinned && !own {
 			threads = share(c.threads, total, i)
+		} else if !own {
+			threads = share(c.threads, of, n)
+			if _, own := file["threads_nice"]; !own && role == roleCtx {
+				file["threads_nice"] = ctxNice
+			}
 		}
 		delete(file, "threads")
 		if _, own := file["pin_threads_skip"]; !own {
@@ -328,6 +333,12 @@ func (c *cluster) children(dir string) ([]child, error) {
 	}
 	return out, nil
 }
+
+// ctxNice lets gen workers go first where all roles have all cores: a prefill that has
+// them alone takes half the time of one that has half of them, and one that meets
+// a decode gets a quarter of a core, so that tokens come as evenly as from cores of
+// their own.
+const ctxNice = 5
 
 // share divides threads among workers, at least one each, the first ones getting the rest.
 func share(threads, workers, i int) int {

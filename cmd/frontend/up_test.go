@@ -189,8 +189,46 @@ func TestChildrenWithRanks(t *testing.T) {
 		if err != nil || len(warnings) > 0 || !w.ADP() || w.TensorParallelSize != 2 || !w.AttentionDP.Conversations || w.KVCache.MaxTokens != want.pool || w.HangTimeout() != want.hang {
 			t.Errorf("%s: %v %q %+v", want.role, err, warnings, w)
 		}
-		if args := strings.Join(list[i].args(0), " "); !strings.Contains(args, "--threads 2 ") {
+		if args := strings.Join(list[i].args(0), " "); !strings.Contains(args, "--threads 4 ") {
 			t.Errorf("args %s", args)
+		}
+		if nice := map[string]int{"ctx": ctxNice, "gen": 0}[want.role]; w.ThreadsNice != nice {
+			t.Errorf("%s: threads_nice %d, want %d", want.role, w.ThreadsNice, nice)
+		}
+	}
+}
+
+// TestThreadsOfChildren: roles have all threads each, unless those are bound to
+// processors, and what the file says stays.
+func TestThreadsOfChildren(t *testing.T) {
+	for _, c := range []struct {
+		file    string
+		threads []string // of ctx0, ctx1 and gen0
+		nice    int      // of ctx
+	}{
+		{"", []string{"3", "2", "5"}, ctxNice},
+		{"pin_threads: true", []string{"2", "2", "1"}, 0},
+		{"threads_nice: 0", []string{"3", "2", "5"}, 0},
+		{"context_servers: {threads: 4, threads_nice: 9}", []string{"4", "4", "5"}, 9},
+		{"context_servers: {threads: 4}", []string{"4", "4", "5"}, 0},
+	} {
+		cfg, _, err := config.LoadFrontend(config.Source{Data: []byte(c.file), LookupEnv: func(string) (string, bool) { return "", false }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir := t.TempDir()
+		list, err := (&cluster{cfg: cfg, model: "m", level: "warn", ctx: 2, gen: 1, threads: 5}).children(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, want := range c.threads {
+			if args := strings.Join(list[i].args(0), " "); !strings.Contains(args, "--threads "+want+" ") {
+				t.Errorf("%q: worker %d has %s, want %s threads", c.file, i, args, want)
+			}
+		}
+		w, _, err := config.LoadWorker("context", config.Source{File: filepath.Join(dir, "ctx0.yaml"), LookupEnv: func(string) (string, bool) { return "", false }})
+		if err != nil || w.ThreadsNice != c.nice {
+			t.Errorf("%q: threads_nice %d, want %d; %v", c.file, w.ThreadsNice, c.nice, err)
 		}
 	}
 }

@@ -4,8 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"tandem/engine/pass"
 	"tandem/engine/tensor"
@@ -81,7 +84,7 @@ func New(cfg Config) (*Backend, error) {
 		b.mem.close()
 		return nil, fmt.Errorf("CPU backend: %w", err)
 	}
-	if b.pool, err = kernels.NewPool(b.threads, cfg.CPUs); err == nil {
+	if b.pool, err = b.newPool(); err == nil {
 		b.prog, err = kernels.NewProgram(b.pool, b.level, b.kv, cfg.MaxRows, cfg.sharedRows())
 	}
 	if err != nil {
@@ -89,6 +92,30 @@ func New(cfg Config) (*Backend, error) {
 		return nil, fmt.Errorf("CPU backend: %w", err)
 	}
 	return b, nil
+}
+
+// newPool starts the threads, which inherit their priority from the one that does so.
+func (b *Backend) newPool() (pool *kernels.Pool, err error) {
+	if b.cfg.Nice == 0 {
+		return kernels.NewPool(b.threads, b.cfg.CPUs)
+	}
+	started := make(chan struct{})
+	go func() {
+		defer close(started)
+		runtime.LockOSThread() // it ends with the goroutine: nothing else may run at its priority
+		b.JoinThreads()
+		pool, err = kernels.NewPool(b.threads, b.cfg.CPUs)
+	}()
+	<-started
+	return pool, err
+}
+
+// JoinThreads gives the calling thread the priority of the backend's own. It has to
+// be locked to its goroutine to its end, since it cannot go back.
+func (b *Backend) JoinThreads() {
+	if b.cfg.Nice > 0 && runtime.GOOS == "linux" {
+		_ = unix.Setpriority(unix.PRIO_PROCESS, 0, b.cfg.Nice) // of the thread; lower is always allowed
+	}
 }
 
 // Close ends the threads and frees activations, the KV pool and, unless they are

@@ -23,6 +23,9 @@ type Config struct {
 	// CPUs are the processors of the threads, one each, of Processors; nil leaves that
 	// to the system.
 	CPUs []int
+	// Nice lowers the priority of the threads, 0 to 19 as of nice(2), so that other
+	// processes compute first. The calling one has it after JoinThreads. Linux only.
+	Nice int
 	// KV is the geometry of the paged cache. BlockTokens must be 8 or a multiple
 	// of 16, and HeadDim a multiple of 16.
 	KV tensor.KVShape
@@ -65,6 +68,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("threads is %d, must be 0 (one per core) to 1024", c.Threads)
 	case len(c.CPUs) > 0 && len(c.CPUs) != c.Threads:
 		return fmt.Errorf("%d processors for %d threads", len(c.CPUs), c.Threads)
+	case c.Nice < 0 || c.Nice > 19:
+		return fmt.Errorf("threads_nice is %d, must be 0 to 19", c.Nice)
 	case c.MaxRows < 1 || c.MaxRows > maxRows:
 		return fmt.Errorf("max_num_tokens is %d, must be 1 to %d", c.MaxRows, maxRows)
 	case c.MaxSharedRows != 0 && (c.MaxSharedRows < c.MaxRows || c.MaxSharedRows > maxRows):

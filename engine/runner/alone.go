@@ -3,7 +3,6 @@ package runner
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"runtime/debug"
 	"time"
 
@@ -12,9 +11,10 @@ import (
 
 // runAlone drives the only rank that requests are placed on.
 func (e *Engine) runAlone(ctx context.Context) (err error) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	r := e.ranks[0]
+	if r.transport == nil { // else steps run beside the loop
+		joinThreads(r.device)
+	}
 	r.wake, r.attend = e.in.wake, func() { e.attend(r) }
 	defer func() { r.side.close() }()
 	if e.cfg.Overlap {

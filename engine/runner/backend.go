@@ -155,7 +155,7 @@ func (d *cpuDevices) make(c backendConfig) (Backend, error) {
 	}
 	b, err := cpu.New(cpu.Config{
 		Threads: end - first, CPUs: cpus, KV: c.kv, MaxRows: c.core.MaxNumTokens, ISA: d.o.ISA, Loaded: d.o.Loaded, Store: d.store, Group: group,
-		Shared:  d.o.sharesPool(),
+		Nice: d.o.Nice, Shared: d.o.sharesPool(),
 		Release: c.release,
 	})
 	if err != nil {

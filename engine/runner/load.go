@@ -33,6 +33,7 @@ type LoadOptions struct {
 	Core        executor.Config // Vocab, Blocks, Layout, Namespace, Incarnation and Endpoint are filled in here
 	Backend     string          // "cpu", "cuda", or "auto" (also empty): the best there is
 	Threads     int             // of the CPU, 0 = one per physical core
+	Nice        int             // of the compute threads, see cpu.Config
 	PinThreads  bool            // each to a processor of its own
 	PinSkip     int             // how many processors are for other workers
 	Memory      float64         // part of a GPU's free memory for the KV pool, 0 = DefaultMemory

@@ -14,14 +14,22 @@ type side struct {
 	ended chan *panicked // of each work, nil = in good order
 }
 
-func newSide() *side {
+func newSide(d Device) *side {
 	s := &side{work: make(chan func()), ended: make(chan *panicked, 1)}
-	go s.run()
+	go s.run(d)
 	return s
 }
 
-func (s *side) run() {
-	runtime.LockOSThread() // the thread is one of the device's: it is not to wander
+// joinThreads makes the goroutine's thread one of the device's, to its end.
+func joinThreads(d Device) {
+	runtime.LockOSThread()
+	if j, ok := d.(interface{ JoinThreads() }); ok {
+		j.JoinThreads()
+	}
+}
+
+func (s *side) run(d Device) {
+	joinThreads(d)
 	defer close(s.ended)
 	for f := range s.work {
 		s.ended <- try(f)
@@ -70,7 +78,7 @@ func (r *rank) during(work func()) {
 		return
 	}
 	if r.side == nil {
-		r.side = newSide()
+		r.side = newSide(r.device)
 	}
 	r.side.work <- work
 	if p := attending(r, r.side.ended); p != nil {

@@ -47,6 +47,7 @@ type Worker struct {
 	ShutdownGrace  float64 `mapstructure:"shutdown_grace_sec"`
 	ExposeRouting  bool    `mapstructure:"expose_routing_headers"`
 	Threads        int     `mapstructure:"threads"`            // 0 = the cores this process may use
+	ThreadsNice    int     `mapstructure:"threads_nice"`       // priority of compute threads, as of nice(2)
 	PinThreads     bool    `mapstructure:"pin_threads"`        // each to a processor
 	PinSkip        int     `mapstructure:"pin_threads_skip"`   // processors that are for other workers
 	AdminAddr      string  `mapstructure:"admin_addr"`         // host:port, or off
@@ -321,6 +322,7 @@ func (w Worker) Validate() error {
 	bad(w.ShutdownGrace < 0, "shutdown_grace_sec: %g must not be negative", w.ShutdownGrace)
 	bad(w.Threads < 0 || w.Threads > 1024, "threads: %d must be 1 to 1024, or 0 for all cores", w.Threads)
 	bad(w.DType != "auto" && w.DType != "float32", "dtype: %q must be auto or float32", w.DType)
+	bad(w.ThreadsNice < 0 || w.ThreadsNice > 19, "threads_nice: %d must be 0 to 19", w.ThreadsNice)
 	bad(w.PinSkip < 0, "pin_threads_skip: %d must not be negative", w.PinSkip)
 	if err := w.TLS.validate(); err != nil {
 		errs = append(errs, err)
