@@ -25,10 +25,14 @@ func niceness(t *testing.T, tid int) int {
 
 // TestNice: the threads of a backend have its priority, those of the program their own.
 func TestNice(t *testing.T) {
+	const lowest = 19 // which everybody may have, whatever they are started with
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
+	if niceness(t, unix.Gettid()) == lowest {
+		t.Skip("the tests have it already")
+	}
 	b, err := New(Config{
-		Threads: 4, Nice: 7, MaxRows: 16,
+		Threads: 4, Nice: lowest, MaxRows: 16,
 		KV: tensor.KVShape{Layers: 1, KVHeads: 1, HeadDim: 16, BlockTokens: 16, Blocks: 2, DType: tensor.BF16},
 	})
 	if err != nil {
@@ -41,14 +45,14 @@ func TestNice(t *testing.T) {
 	}
 	lowered := 0
 	for _, task := range tasks {
-		if tid, err := strconv.Atoi(task.Name()); err == nil && niceness(t, tid) == 7 {
+		if tid, err := strconv.Atoi(task.Name()); err == nil && niceness(t, tid) == lowest {
 			lowered++
 		}
 	}
 	if lowered < 3 || lowered > 4 { // the one that started them may not be gone yet
 		t.Errorf("%d threads have the priority of 3", lowered)
 	}
-	if n := niceness(t, unix.Gettid()); n == 7 {
+	if n := niceness(t, unix.Gettid()); n == lowest {
 		t.Error("the caller's thread has it, too")
 	}
 	joined := make(chan int)
@@ -57,7 +61,7 @@ func TestNice(t *testing.T) {
 		b.JoinThreads()
 		joined <- niceness(t, unix.Gettid())
 	}()
-	if n := <-joined; n != 7 {
+	if n := <-joined; n != lowest {
 		t.Errorf("a thread that joined has %d", n)
 	}
 }
