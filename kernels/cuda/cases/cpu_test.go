@@ -221,7 +221,7 @@ func filePart(w *Weight, n, k int) cpu.Part {
 	d, ok := types[w.Format]
 	switch {
 	case w.Format == cuda.FormatBF16:
-		return cpu.Part{DType: int(tensor.BF16), Rows: n, Data: encode(BF16, w.Values).Data}
+		return cpu.Part{DType: cpu.BF16Float, Rows: n, Data: encode(BF16, w.Values).Data}
 	case !ok:
 		return plainPart(n, w.Values)
 	}
