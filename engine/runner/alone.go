@@ -15,7 +15,7 @@ func (e *Engine) runAlone(ctx context.Context) (err error) {
 	if r.transport == nil { // else steps run beside the loop
 		joinThreads(r.device)
 	}
-	r.wake, r.attend = e.in.wake, func() { e.attend(r) }
+	r.attend = func() { e.attend(r) }
 	defer func() { r.side.close() }()
 	if e.cfg.Overlap {
 		r.overlap()

@@ -137,7 +137,9 @@ func New(cfg Config, device Device, transport Transport) (*Engine, error) {
 		return nil, err
 	}
 	e := newEngine(cfg)
-	if err := e.add(newRank(0, core, device, transport, cfg.Info.Vocab, e.log), cfg.Tiers.Memory); err != nil {
+	r := newRank(0, core, device, transport, cfg.Info.Vocab, e.log)
+	r.wake = e.in.wake
+	if err := e.add(r, cfg.Tiers.Memory); err != nil {
 		return nil, err
 	}
 	e.status.set(0, RankStats{Stats: core.Stats()}, e.Now())
