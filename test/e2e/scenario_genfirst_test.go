@@ -50,7 +50,10 @@ func TestScenario11(t *testing.T) {
 	scenario(t)
 	r := newRig(t, rigOf{yaml: genFirst, noRetries: true})
 	closed := make(chan struct{}, 2)
-	r.ctx[0].setScript(func(c *call) { c.status(http.StatusInternalServerError, `{"error":{"message":"prefill broke"}}`) })
+	r.ctx[0].setScript(func(c *call) {
+		eventually(settleLimit, func() bool { return len(r.gen[0].legs()) > c.n }) // which is not seen if its connection ends at once
+		c.status(http.StatusInternalServerError, `{"error":{"message":"prefill broke"}}`)
+	})
 	r.gen[0].setScript(func(c *call) {
 		if !c.wait(time.Minute) {
 			closed <- struct{}{}
