@@ -133,9 +133,7 @@ func (in *Instance) fail(format string, args ...any) {
 	}
 }
 
-// at schedules do.
-func (in *Instance) at(t time.Duration, do func()) { in.schedule(event{at: t, do: do}) }
-
+// schedule lets an event happen at its time.
 func (in *Instance) schedule(e event) {
 	in.number++
 	e.n = in.number
