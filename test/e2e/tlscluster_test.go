@@ -84,7 +84,7 @@ disagg_cluster:
 	var list struct {
 		Result map[string]string `json:"result"`
 	}
-	if err := json.Unmarshal([]byte(call(http.MethodGet, "/get_prefix?key_prefix=/disagg/", "")), &list); err != nil || len(list.Result) != 2 {
+	if err := json.Unmarshal([]byte(call(http.MethodGet, "/get_prefix?key_prefix=/disagg//workers/", "")), &list); err != nil || len(list.Result) != 2 {
 		t.Errorf("registered: %v %v", list.Result, err)
 	}
 	for _, value := range list.Result {
