@@ -71,7 +71,7 @@ type ahead struct {
 func (r *rank) overlap() {
 	r.ahead = &ahead{r: r}
 	if d, ok := r.device.(Launcher); ok {
-		r.ahead.lane = newQueued(r, d)
+		r.ahead.lane = &queued{r: r, device: d}
 		return
 	}
 	r.ahead.lane = newAside(r)
@@ -145,7 +145,7 @@ func (a *ahead) wait() executor.Result {
 // land waits until nothing runs any more and throws the results away.
 func (a *ahead) land() {
 	defer a.lane.close()
-	a.r.attend = func() {}
+	a.r.attend = func() {}           // the core may be what has panicked
 	defer func() { _ = recover() }() // a device that panicked may do so again
 	for _, l := range a.open {
 		_, _ = a.lane.wait(l)
@@ -167,16 +167,6 @@ func (r *rank) copies(b *executor.Batch) error {
 type queued struct {
 	r      *rank
 	device Launcher
-	end    func() // waits for the oldest step, whose results are these:
-	picked []tensor.Picked
-	logits []float32
-	err    error
-}
-
-func newQueued(r *rank, device Launcher) *queued {
-	q := &queued{r: r, device: device}
-	q.end = func() { q.picked, q.logits, q.err = device.Wait() }
-	return q
 }
 
 func (q *queued) launch(l *launched) {
@@ -242,19 +232,22 @@ func (q *queued) wait(l *launched) ([]executor.Sampled, error) {
 	if l.err != nil {
 		return nil, l.err
 	}
-	q.r.during(q.end)
+	var picked []tensor.Picked
+	var logits []float32
+	var err error
+	q.r.during(func() { picked, logits, err = q.device.Wait() })
 	l.ready()
 	now := q.r.clock()
 	l.ran, q.r.ended = now-max(l.began, q.r.ended), now
 	switch {
-	case q.err != nil:
-		return nil, q.err
+	case err != nil:
+		return nil, err
 	case l.before != nil && l.before.failed:
 		return nil, errOnNothing
 	}
 	s := &q.r.samples
 	s.rules = l.rules
-	return s.take(l.batch.Rows, q.picked, q.logits), nil
+	return s.take(l.batch.Rows, picked, logits), nil
 }
 
 func (q *queued) close() {}

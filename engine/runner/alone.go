@@ -12,9 +12,7 @@ import (
 // runAlone drives the only rank that requests are placed on.
 func (e *Engine) runAlone(ctx context.Context) (err error) {
 	r := e.ranks[0]
-	if r.transport == nil { // else steps run beside the loop
-		joinThreads(r.device)
-	}
+	r.begin()
 	r.attend = func() { e.attend(r) }
 	defer func() { r.side.close() }()
 	if e.cfg.Overlap {

@@ -207,6 +207,7 @@ func (g *group) await(errs <-chan error) (first error, all bool) {
 
 // run drives one rank to the end of the instance.
 func (m *member) run(ctx context.Context) (err error) {
+	m.begin()
 	m.attend = func() { m.hear(m.g.e.Now()) }
 	defer func() { m.side.close() }()
 	defer func() {

@@ -46,8 +46,6 @@ type rank struct {
 	wake   chan struct{}
 	attend func()
 	side   *side // nil = has not been needed
-	pass   func()
-	passed passed
 
 	look   look
 	times  timings
@@ -64,15 +62,7 @@ func newRank(id int, core *executor.Core, device Device, transport Transport, vo
 	}
 	r.samples.init(vocab)
 	r.wake, r.attend = make(chan struct{}, 1), func() {}
-	r.pass = func() { r.passed.res, r.passed.ran = r.forwardNow(r.passed.batch) }
 	return r
-}
-
-// passed is a step that runs, or ran.
-type passed struct {
-	batch *executor.Batch
-	res   executor.Result
-	ran   bool
 }
 
 // events are the transfer messages of one rank and the questions for its index, in order of arrival. Senders
@@ -241,9 +231,8 @@ func (r *rank) fill(b *executor.Batch) *tensor.Batch {
 // forward runs the filled batch on the device, and samples the rows of b, which
 // may be nil. ran is false if the pass itself failed. It attends to peers meanwhile.
 func (r *rank) forward(b *executor.Batch) (res executor.Result, ran bool) {
-	r.passed.batch = b
-	r.during(r.pass)
-	return r.passed.res, r.passed.ran
+	r.during(func() { res, ran = r.forwardNow(b) })
+	return res, ran
 }
 
 // forwardNow is forward on the goroutine that the device works on. An error of the

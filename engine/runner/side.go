@@ -20,11 +20,22 @@ func newSide(d Device) *side {
 	return s
 }
 
+// joiner is a device some of whose work the calling thread does.
+type joiner interface{ JoinThreads() }
+
 // joinThreads makes the goroutine's thread one of the device's, to its end.
 func joinThreads(d Device) {
 	runtime.LockOSThread()
-	if j, ok := d.(interface{ JoinThreads() }); ok {
+	if j, ok := d.(joiner); ok {
 		j.JoinThreads()
+	}
+}
+
+// begin is called by a rank's loop at its start. Without peers its own thread runs the
+// steps.
+func (r *rank) begin() {
+	if r.transport == nil {
+		joinThreads(r.device)
 	}
 }
 

@@ -2,7 +2,9 @@ package runner
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"tandem/engine/transfer"
@@ -44,6 +46,40 @@ func TestRanksHearDuringAPass(t *testing.T) {
 			collect(t, s)
 			w.stop()
 		})
+	}
+}
+
+// joining counts the threads that run its steps.
+type joining struct {
+	counting
+	joined atomic.Int32
+}
+
+func (d *joining) JoinThreads() { d.joined.Add(1) }
+
+// TestStepsRunOnThreadsOfTheDevice: whoever runs the steps has joined before, once: the
+// loop, or with peers what is beside it, and each rank that shares requests.
+func TestStepsRunOnThreadsOfTheDevice(t *testing.T) {
+	alone, peers, shared := &joining{}, &joining{}, &joining{}
+	e, died := start(t, alone)
+	s, err := e.Submit(t.Context(), greedy(e, 3, 1), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	collect(t, s)
+	stop(t, e, died)
+
+	r := newRank(0, nil, peers, &frozen{}, vocab, nil)
+	for range 3 {
+		r.during(func() {})
+	}
+	r.side.close()
+	joinThreads(&tensorLeader{Device: shared})
+	runtime.UnlockOSThread()
+	for what, d := range map[string]*joining{"alone": alone, "with peers": peers, "shared": shared} {
+		if n := d.joined.Load(); n != 1 {
+			t.Errorf("%s: %d threads joined", what, n)
+		}
 	}
 }
 

@@ -43,6 +43,13 @@ type tensorLeader struct {
 	fatal  error
 }
 
+// JoinThreads is for the thread that runs rank 0.
+func (t *tensorLeader) JoinThreads() {
+	if j, ok := t.Device.(joiner); ok {
+		j.JoinThreads()
+	}
+}
+
 // CopyBlockPrefix is carried out with the next Run.
 func (t *tensorLeader) CopyBlockPrefix(from, to int32, tokens int) error {
 	t.copies = append(t.copies, copied{from, to, tokens})
@@ -155,6 +162,7 @@ type follower struct {
 
 // run obeys until the leader stops the group or the group ends.
 func (f *follower) run(ctx context.Context) (err error) {
+	joinThreads(f.device)
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("rank %d: its goroutine panicked: %v\n%s", f.id, p, debug.Stack())
