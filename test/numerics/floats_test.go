@@ -2,12 +2,10 @@ package numerics
 
 import (
 	"encoding/binary"
-	"errors"
 	"math"
 	"testing"
 
 	"tandem/engine/cpu"
-	"tandem/engine/hub"
 	"tandem/engine/model"
 	"tandem/engine/tensor"
 )
@@ -70,30 +68,9 @@ func half(v float32) uint16 {
 	return sign | (uint16(exp+13)<<10 + uint16(math.RoundToEven(math.Ldexp(size, 11-exp))))
 }
 
-func openFloats(t *testing.T, f floats) floats {
+func openFloats(t *testing.T, f floats) *cpu.Backend {
 	t.Helper()
-	path, err := hub.Locate(hub.DefaultModel)
-	if errors.Is(err, hub.ErrNotPulled) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	ck, err := model.Open(path, model.AsF32())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ck.Close()
-	c := ck.Config
-	shape := tensor.KVShape{Layers: c.Layers, KVHeads: c.KVHeads, HeadDim: c.HeadDim, BlockTokens: blockTokens, Blocks: 64, DType: tensor.F32}
-	if f.Backend, err = cpu.New(cpu.Config{KV: shape, MaxRows: 1024}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(f.Close)
-	if err := errors.Join(model.Build(f, ck, model.Parallel{}), f.Seal(c.Vocab)); err != nil {
-		t.Fatal(err)
-	}
-	return f
+	return build(t, tensor.F32, "", func(b *cpu.Backend) model.Ops { f.Backend = b; return f }, model.AsF32())
 }
 
 // The accuracy of checkpoints in F16 and BF16, whose weights become levels: beside
@@ -112,7 +89,7 @@ func TestFloatCheckpoints(t *testing.T) {
 			levels, exact := openFloats(t, floats{to: tc.to}), openFloats(t, floats{to: tc.to, back: true})
 			var own, ref, refExact fit
 			for _, x := range texts {
-				a, b := logits(t, levels.Backend, x), logits(t, exact.Backend, x)
+				a, b := logits(t, levels, x), logits(t, exact, x)
 				for i, top := range x.top {
 					own.add(full(b[i]), a[i])
 					ref.add(top, a[i])

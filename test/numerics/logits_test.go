@@ -13,9 +13,15 @@ import (
 
 const blockTokens = 16
 
-// open loads the default model on the CPU backend; it skips where the model has
-// not been fetched (make test fetches it).
+// open loads the default model on the CPU backend.
 func open(t *testing.T, kv tensor.DType, isa string, opts ...model.Option) *cpu.Backend {
+	t.Helper()
+	return build(t, kv, isa, func(b *cpu.Backend) model.Ops { return b }, opts...)
+}
+
+// build loads the default model on a CPU backend through the ops around it; it skips
+// where the model has not been fetched (make test fetches it).
+func build(t *testing.T, kv tensor.DType, isa string, around func(*cpu.Backend) model.Ops, opts ...model.Option) *cpu.Backend {
 	t.Helper()
 	path, err := hub.Locate(hub.DefaultModel)
 	if errors.Is(err, hub.ErrNotPulled) {
@@ -36,10 +42,7 @@ func open(t *testing.T, kv tensor.DType, isa string, opts ...model.Option) *cpu.
 		t.Fatal(err)
 	}
 	t.Cleanup(b.Close)
-	if err := model.Build(b, ck, model.Parallel{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.Seal(c.Vocab); err != nil {
+	if err := errors.Join(model.Build(around(b), ck, model.Parallel{}), b.Seal(c.Vocab)); err != nil {
 		t.Fatal(err)
 	}
 	return b
