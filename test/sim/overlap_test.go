@@ -128,7 +128,7 @@ func runOrders(t *rapid.T, ctx, gen executor.Config, orders []order, seed uint64
 // see the same whether steps overlap or not.
 func TestOverlapChangesNothing(t *testing.T) {
 	fed, vain, paused := 0, uint64(0), uint64(0)
-	rapid.Check(t, func(t *rapid.T) {
+	property := func(t *rapid.T) {
 		b := 1 << rapid.IntRange(1, 4).Draw(t, "logB")
 		draw := func(role executor.Role) executor.Config {
 			c := pairConfig(role, b, rapid.IntRange(300/b, 600/b).Draw(t, "N"))
@@ -175,9 +175,15 @@ func TestOverlapChangesNothing(t *testing.T) {
 				paused += st.Paused
 			}
 		}
-	})
+	}
+	rapid.Check(t, property)
+	for range 4 { // one short run in thirty has drawn no load that pauses anybody
+		if paused == 0 {
+			rapid.Check(t, property)
+		}
+	}
 	t.Logf("%d rows took a token over, %d ran in vain, %d pauses", fed, vain, paused)
-	if !testing.Short() && (fed == 0 || vain == 0 || paused == 0) { // a fifth of the loads has no pause now and then
+	if fed == 0 || vain == 0 || paused == 0 {
 		t.Error("the loads do not reach what is to be proved")
 	}
 }
