@@ -33,10 +33,12 @@ func TestTilesGiveThePortableBits(t *testing.T) {
 			n, k, rows := s[0], s[1]*max(f.elems, 32), s[2]
 			p := mustProbe(t, []int{f.dtype}, []int{n}, k, false, [][]byte{randomFile(r, f.dtype, n, k)}, 2)
 			x := randomRows(r, rows, k)
-			want := product(p, int(Portable), x, rows)
-			for _, isa := range levels {
-				sameBits(t, fmt.Sprintf("%s %dx%d rows %d %s", f.name, n, k, rows, isaName(isa)), product(p, isa, x, rows), want)
-			}
+			eachForm(p, f, k, func(name string, _ taken) {
+				want := product(p, int(Portable), x, rows)
+				for _, isa := range levels {
+					sameBits(t, fmt.Sprintf("%s %dx%d rows %d %s", name, n, k, rows, isaName(isa)), product(p, isa, x, rows), want)
+				}
+			})
 		}
 	}
 }

@@ -17,15 +17,28 @@ static const tm_kernels *kernels(int isa)
 	return &tm_kernels_portable;
 }
 
+static const tm_kernels8 *kernels8(int isa)
+{
+#if defined(__x86_64__)
+	if (isa >= TM_ISA_AVX512)
+		return &tm_kernels8_avx512;
+#endif
+	(void)isa;
+	return &tm_kernels8_portable;
+}
+
 static size_t round64(size_t n) { return (n + 63) & ~(size_t)63; }
 
 static size_t q16_bytes(int rows, int k) { return round64(tm_q16_row_bytes(k) * rows); }
+static size_t q8_bytes(int rows, int k) { return round64(tm_q8_row_bytes(k) * rows); }
 
 size_t tm_act_bytes(int acts, int rows, int k)
 {
 	size_t n = 0;
 	if (acts & TM_ACT_Q16)
 		n += q16_bytes(rows, k);
+	if (acts & TM_ACT_Q8)
+		n += q8_bytes(rows, k);
 	if (acts & TM_ACT_F32)
 		n += round64(tm_f32_row_bytes(k) * rows);
 	return n;
@@ -33,13 +46,19 @@ size_t tm_act_bytes(int acts, int rows, int k)
 
 void tm_act_init(tm_act *a, int isa, int acts, int rows, int k, void *mem)
 {
-	uint8_t *f32 = (uint8_t *)mem + (acts & TM_ACT_Q16 ? q16_bytes(rows, k) : 0);
-	const int tiled = isa >= TM_ISA_AMX && rows >= TM_AMX_LEAST && !(acts & TM_ACT_PLAIN);
-	*a = (tm_act){isa, rows, k, acts, tiled, NULL, NULL};
-	if (acts & TM_ACT_Q16)
-		a->q16 = mem;
+	uint8_t *at = mem;
+	const int tiled = isa >= TM_ISA_AMX && rows >= TM_AMX_LEAST && !(acts & (TM_ACT_PLAIN | TM_ACT_Q8));
+	*a = (tm_act){.isa = isa, .rows = rows, .k = k, .acts = acts, .tiled = tiled};
+	if (acts & TM_ACT_Q16) {
+		a->q16 = at;
+		at += q16_bytes(rows, k);
+	}
+	if (acts & TM_ACT_Q8) {
+		a->q8 = at;
+		at += q8_bytes(rows, k);
+	}
 	if (acts & TM_ACT_F32)
-		a->f32 = (float *)f32;
+		a->f32 = (float *)at;
 }
 
 static void fill_f32(float *tile, int width, int lane, const float *x, int k)
@@ -68,7 +87,7 @@ void tm_act_fill(const tm_act *a, const float *x, size_t ldx, int row0, int row1
 		fill_tiled(a, x, ldx, row0, row1);
 	if (a->tiled && !(a->acts & TM_ACT_F32))
 		return;
-	size_t q16 = tm_q16_row_bytes(a->k), f32 = tm_f32_row_bytes(a->k) / sizeof(float);
+	size_t q16 = tm_q16_row_bytes(a->k), q8 = tm_q8_row_bytes(a->k), f32 = tm_f32_row_bytes(a->k) / sizeof(float);
 	for (int t = 0; t < tm_tiles(a->rows); t++) {
 		int begin = tm_tile_row(a->rows, t), end = tm_tile_row(a->rows, t + 1);
 		int from = begin > row0 ? begin : row0, to = end < row1 ? end : row1;
@@ -76,6 +95,8 @@ void tm_act_fill(const tm_act *a, const float *x, size_t ldx, int row0, int row1
 			const float *row = x + ldx * (size_t)(r - row0);
 			if (a->acts & TM_ACT_Q16 && !a->tiled)
 				kern->quant(a->q16 + q16 * begin, end - begin, r - begin, row, a->k);
+			if (a->acts & TM_ACT_Q8)
+				kernels8(a->isa)->quant(a->q8 + q8 * begin, end - begin, r - begin, row, a->k);
 			if (a->acts & TM_ACT_F32)
 				fill_f32(a->f32 + f32 * begin, end - begin, r - begin, row, a->k);
 		}
@@ -137,6 +158,7 @@ typedef struct {
 	const tm_mat *m;
 	const tm_act *a;
 	const tm_kernels *kern;
+	const tm_kernels8 *kern8;
 	float *out;  // row 0 of the first column of the call's first panel
 	size_t ldo;
 	int col0;  // that column
@@ -157,24 +179,41 @@ static void store(const job *j, int panel, int row0, int width, const float *val
 	}
 }
 
+// in8 tells whether panels of a packed format are multiplied with activations of 8 bits.
+static int in8(const job *j, int format) { return j->a->acts & TM_ACT_Q8 && tm_is_bytes(format); }
+
+// kind is the format that panels of a packed format have when they are multiplied with
+// so many tiles.
+static int kind(const job *j, int format, int tiles)
+{
+	if (!tm_is_quantised(format) || tiles <= TM_WIDEN_TILES)
+		return format;
+	if (!in8(j, format))
+		return tm_widened(format);
+	return j->kern8->wide ? j->kern8->wide + tm_widened(format) - FMT_W16 : format;
+}
+
 // multiply computes num panels of one kind for the tiles [tile0, tile1).
 static void multiply(const job *j, int panel, int num, int tile0, int tile1, uint8_t *scratch)
 {
 	float val[TM_RUN * TM_TILE * TM_PANEL] __attribute__((aligned(64)));
 	tm_panel p[TM_RUN];
-	int rows = j->a->rows, k = j->m->k;
+	int rows = j->a->rows, k = j->m->k, bytes = 0;
 	for (int i = 0; i < num; i++) {
 		p[i] = tm_mat_panel(j->m, panel + i);
-		if (tm_is_quantised(p[i].format) && tile1 - tile0 > TM_WIDEN_TILES) {
-			int wide = tm_widened(p[i].format);
-			j->kern->widen(&p[i], scratch);
-			p[i] = tm_panel_at(wide, k, scratch);
-			scratch += tm_format_sections(wide, k).bytes;
-		}
+		bytes = in8(j, p[i].format);
+		const int wide = kind(j, p[i].format, tile1 - tile0);
+		if (wide == p[i].format)
+			continue;
+		(bytes ? j->kern8->widen : j->kern->widen)(&p[i], scratch);
+		p[i] = tm_panel_at(wide, k, scratch);
+		scratch += tm_format_sections(wide, k).bytes;
 	}
 	for (int t = tile0; t < tile1; t++) {
 		int begin = tm_tile_row(rows, t), width = tm_tile_row(rows, t + 1) - begin;
-		if (tm_is_quantised(p[0].format))
+		if (bytes)
+			j->kern8->dot(p, num, j->a->q8 + tm_q8_row_bytes(k) * begin, width, val);
+		else if (tm_is_quantised(p[0].format))
 			j->kern->dot(p, num, j->a->q16 + tm_q16_row_bytes(k) * begin, width, val);
 		else
 			j->kern->fdot(p, num, j->a->f32 + tm_f32_row_bytes(k) / sizeof(float) * begin, width, val);
@@ -183,26 +222,22 @@ static void multiply(const job *j, int panel, int num, int tile0, int tile1, uin
 	}
 }
 
-// kind is the format that a panel has when it is multiplied.
-static int kind(const tm_mat *m, int panel, int tiles)
-{
-	int index, format = panel_seg(m, panel, &index)->format;
-	return tm_is_quantised(format) && tiles > TM_WIDEN_TILES ? tm_widened(format) : format;
-}
-
 // run_length returns how many panels from `panel` on go through a kernel at once.
 static int run_length(const job *j, int panel, int end, int tiles)
 {
-	int first = kind(j->m, panel, tiles), n = 1;
-	if (!tm_is_quantised(first))
+	int index, n = 1;
+	const int packed = panel_seg(j->m, panel, &index)->format, first = kind(j, packed, tiles);
+	if (!tm_is_quantised(packed))
 		n = j->kern->run_float;
-	else if (tiles > TM_WIDEN_TILES)
-		n = j->kern->run_wide;
+	else if (first != packed)
+		n = in8(j, packed) ? j->kern8->run_wide : j->kern->run_wide;
 	if (panel + n > end)
 		return 1;
-	for (int i = 1; i < n; i++)
-		if (kind(j->m, panel + i, tiles) != first)
+	for (int i = 1; i < n; i++) {
+		const int next = panel_seg(j->m, panel + i, &index)->format;
+		if (kind(j, next, tiles) != first || in8(j, next) != in8(j, packed))
 			return 1;
+	}
 	return n;
 }
 
@@ -210,7 +245,8 @@ static int run_length(const job *j, int panel, int end, int tiles)
 // stay in cache while all panels pass over them.
 static int block_end(const tm_mat *m, const tm_act *a, int tile0)
 {
-	size_t row = m->acts & TM_ACT_F32 ? tm_f32_row_bytes(m->k) : tm_q16_row_bytes(m->k);
+	size_t row = m->acts & TM_ACT_F32 ? tm_f32_row_bytes(m->k)
+	           : a->acts & TM_ACT_Q16 ? tm_q16_row_bytes(m->k) : tm_q8_row_bytes(m->k);
 	size_t tiles = BLOCK_BYTES / (row * TM_TILE);
 	int left = tm_tiles(a->rows) - tile0;
 	if (tiles < 8)
@@ -230,7 +266,7 @@ void tm_matmul(const tm_mat *m, const tm_act *a, int panel0, int panel1,
 #endif
 	if (a->tiled && !(m->acts & TM_ACT_F32))
 		return;
-	job j = {m, a, kernels(a->isa), out, ldo, tm_mat_col(m, panel0, &cols), accumulate};
+	job j = {m, a, kernels(a->isa), kernels8(a->isa), out, ldo, tm_mat_col(m, panel0, &cols), accumulate};
 	for (int tile = 0, end; tile < tm_tiles(a->rows); tile = end) {
 		end = block_end(m, a, tile);
 		for (int p = panel0, n; p < panel1; p += n) {

@@ -22,6 +22,7 @@ const cacheLine = 64
 type probe struct {
 	mat  *C.tm_mat
 	data unsafe.Pointer
+	acts Activations // of runs made from here on
 }
 
 // newProbe packs stacked parts of k columns, each in panel ranges of at most
@@ -84,8 +85,9 @@ func (p *probe) newRun(isa, rows int) *probeRun {
 	k := p.mat.k
 	r := &probeRun{p: p, rows: rows, act: (*C.tm_act)(C.calloc(1, C.sizeof_tm_act))}
 	r.scratch = C.aligned_alloc(cacheLine, C.tm_matmul_scratch(p.mat)+cacheLine)
-	r.mem = C.aligned_alloc(cacheLine, C.tm_act_bytes(p.mat.acts, C.int(rows), k))
-	C.tm_act_init(r.act, C.int(isa), p.mat.acts, C.int(rows), k, r.mem)
+	acts := C.tm_mat_acts(p.mat, p.acts.bits())
+	r.mem = C.aligned_alloc(cacheLine, C.tm_act_bytes(acts, C.int(rows), k))
+	C.tm_act_init(r.act, C.int(isa), acts, C.int(rows), k, r.mem)
 	r.outMem = C.calloc(C.size_t(rows*p.cols()), C.sizeof_float)
 	r.out = unsafe.Slice((*float32)(r.outMem), rows*p.cols())
 	return r

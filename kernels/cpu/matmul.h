@@ -9,8 +9,7 @@
 // The bits of an output row depend on the row, the weights and the instruction
 // set only: not on how many rows there are, which panels a call covers, or
 // which kernel runs. For quantised weights activations become 16-bit integers
-// with one scale per row (8 bits per group of 32 were measured on a 135M model
-// and lose 3 % of its first choices). F16 and BF16 weights become levels of 12
+// with one scale per row. F16 and BF16 weights become levels of 12
 // bits, see pack.c, since products of integers are twice as fast as those of
 // floats, and levels a quarter shorter. The definition, per column and per group
 // of 32 k in ascending order, with exact integer sums:
@@ -20,6 +19,16 @@
 //
 // and out = acc * ascale at the end. For weights that stay floats it is
 // acc = fma(w[k], x[k], acc) in ascending k.
+//
+// On demand activations become 8-bit integers with a scale per row and group
+// (tm_mat_acts), for weights of at most 8 bits: processors multiply twice as many
+// of these, but a 135M model loses 3 % of its first choices. Then, asum being the
+// rounded product of ascale[g] and the sum of the integers:
+//
+//   acc = fma(min[g], asum[g], acc)
+//   acc = fma(scale[g] * ascale[g], (float)dot[g], acc)    (Q6_K: per 16 k)
+//
+// with scale[g] * ascale[g] rounded, and out = acc.
 #ifndef TANDEM_MATMUL_H
 #define TANDEM_MATMUL_H
 
@@ -60,6 +69,7 @@ enum {
 	TM_ACT_Q16 = 1,    // int16 with a float scale per row, for levels
 	TM_ACT_F32 = 2,    // as they are, for weights that stay floats
 	TM_ACT_PLAIN = 4,  // with TM_ACT_Q16: not for the tile registers, whose levels are bytes
+	TM_ACT_Q8 = 8,     // int8 with a float scale per row and group, for levels of at most 8 bits
 };
 
 // tm_seg is one stacked part of a matrix, packed in its own format.
@@ -80,7 +90,7 @@ typedef struct {
 	int panels;       // of all segments
 	int segs;         // parts in use
 	int interleaved;  // two equal parts; panel 2i of the first, 2i+1 of the second
-	int acts;         // TM_ACT_* forms its parts need, or'ed
+	int acts;         // TM_ACT_* forms its parts need, or'ed, with 16 bits
 	size_t bytes;     // what data must hold
 	uint8_t *data;    // 64-byte aligned, owned by the caller
 	tm_seg seg[TM_SEGMENTS];
@@ -92,6 +102,10 @@ typedef struct {
 // Returns 0, or -1 when k is no whole number of a type's groups, a size is not
 // positive or too large, or there are too many parts.
 int tm_mat_layout(tm_mat *m, int parts, const int *dtypes, const int *ns, int k, int interleaved);
+
+// tm_mat_acts returns the TM_ACT_* forms that a matrix needs when levels of at most
+// 8 bits are multiplied with activations of `bits`, 16 or 8.
+int tm_mat_acts(const tm_mat *m, int bits);
 
 // tm_row_bytes returns the file bytes of one row of k values, 0 if impossible.
 size_t tm_row_bytes(int dtype, int k);
@@ -119,6 +133,7 @@ typedef struct {
 	int acts;     // TM_ACT_* forms held
 	int tiled;    // q16 is for the tile registers, see amx.h
 	uint8_t *q16;  // tiles of records, see matmul_impl.h
+	uint8_t *q8;   // the same for TM_ACT_Q8
 	float *f32;    // tiles of [k][rows of tile]
 } tm_act;
 

@@ -6,11 +6,6 @@
 
 #include "matmul_avx512.h"
 
-// How many bytes ahead of those in use a panel is fetched when it is read straight
-// from memory: into the level 2 cache, which can wait for more lines at once than
-// that of level 1, and from there.
-enum { FAR = 8192, NEAR = 1024 };
-
 INLINE __m512i pair(const int32_t *rec, const int i) { return _mm512_set1_epi32(rec[i]); }
 
 // dots_w4 sets sum[r] to the integer dots of group g with R rows. The odd
@@ -110,9 +105,6 @@ INLINE void finish(const __m512 *acc, const int32_t *tile, float *out, const int
 	UNROLL for (int r = 0; r < R; r++)
 		_mm512_storeu_ps(out + r * TM_PANEL, _mm512_mul_ps(acc[r], _mm512_set1_ps(((const float *)tile)[r])));
 }
-
-// lines_ahead is how many cache lines a group's share of a panel touches.
-INLINE int lines_ahead(const int format) { return (int)tm_level_bytes(format) / 64 + 1; }
 
 // dot_packed multiplies a panel as it lies in memory with R rows.
 INLINE void dot_packed(const tm_panel *p, const int32_t *tile, float *out, const int format, const int R)

@@ -8,6 +8,14 @@
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 
+// How many bytes ahead of those in use a panel is fetched when it is read straight
+// from memory: into the level 2 cache, which can wait for more lines at once than
+// that of level 1, and from there.
+enum { FAR = 8192, NEAR = 1024 };
+
+// lines_ahead is how many cache lines a group's share of a panel touches.
+INLINE int lines_ahead(const int format) { return (int)tm_level_bytes(format) / 64 + 1; }
+
 INLINE __m512 half16(const uint8_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
 INLINE __m512 byte16(const uint8_t *p)
 {
@@ -28,9 +36,9 @@ INLINE __m512 group_scale(const tm_panel *p, const int format, size_t g, const i
 	case FMT_W8_S: return _mm512_mul_ps(half16(p->super + g / 8 * 32), sbyte16(p->scale + g * 32 + h * 16));
 	case FMT_W12: return _mm512_castsi512_ps(_mm512_slli_epi32(
 		_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(p->scale + g * 16))), 23));
-	case FMT_W16: return _mm512_loadu_ps(p->scale + g * 64);
-	case FMT_W16_M: return _mm512_loadu_ps(p->scale + g * 128);
-	case FMT_W16_S: return _mm512_loadu_ps(p->scale + g * 128 + h * 64);
+	case FMT_W16: case FMT_B8: return _mm512_loadu_ps(p->scale + g * 64);
+	case FMT_W16_M: case FMT_B8_M: return _mm512_loadu_ps(p->scale + g * 128);
+	case FMT_W16_S: case FMT_B8_S: return _mm512_loadu_ps(p->scale + g * 128 + h * 64);
 	}
 	return half16(p->scale + g * 32);  // W4_0, W8
 }

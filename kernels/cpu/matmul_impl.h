@@ -28,11 +28,15 @@
 //   W16     -                 f32 scale                 s*q
 //   W16_M   -                 f32 scale, f32 min        s*q + m
 //   W16_S   -                 2 x f32 scale             s*q
+//   B8      -                 f32 scale                 s*(q-128)
+//   B8_M    -                 f32 scale, f32 min        s*q + m
+//   B8_S    -                 2 x f32 scale             s*(q-128)
 //
 // Each entry of the middle columns is a run of 16, one per output column. A
 // panel is three sections, each 64-byte aligned: per 256 k, per 32 k, levels.
-// W16 forms live in scratch only: widening a panel pays when more than
-// TM_WIDEN_TILES tiles of rows read it.
+// W16 and B8 forms live in scratch only: widening a panel pays when more than
+// TM_WIDEN_TILES tiles of rows read it. B8 is for activations of 8 bits: 512 bytes a
+// group, [8 quads][16 columns][4 k] with the k of a quad in the order of TM_QUAD.
 enum {
 	FMT_W4_0,
 	FMT_W4_1,
@@ -45,6 +49,9 @@ enum {
 	FMT_W16,
 	FMT_W16_M,
 	FMT_W16_S,
+	FMT_B8,
+	FMT_B8_M,
+	FMT_B8_S,
 	FMT_F32,   // [k][16]
 	FMT_F16,   // [k][16]
 	FMT_BF16,  // [k/2][16][2]
@@ -76,12 +83,16 @@ tm_panel tm_mat_panel(const tm_mat *m, int panel);
 
 static inline int tm_is_w4(int format) { return format <= FMT_W4_K; }
 static inline int tm_is_quantised(int format) { return format < FMT_F32; }
+static inline int tm_is_bytes(int format) { return format < FMT_W12; }  // or fewer bits, as packed
 static inline int tm_has_min(int format)
 {
 	return format == FMT_W4_1 || format == FMT_W4_K || format == FMT_W8_1 || format == FMT_W8_K ||
-	       format == FMT_W16_M;
+	       format == FMT_W16_M || format == FMT_B8_M;
 }
-static inline int tm_has_halves(int format) { return format == FMT_W8_S || format == FMT_W16_S; }
+static inline int tm_has_halves(int format)
+{
+	return format == FMT_W8_S || format == FMT_W16_S || format == FMT_B8_S;
+}
 static inline int tm_widened(int format)
 {
 	return tm_has_min(format) ? FMT_W16_M : tm_has_halves(format) ? FMT_W16_S : FMT_W16;
@@ -90,7 +101,7 @@ static inline int tm_widened(int format)
 // The bytes of a group's levels.
 static inline size_t tm_level_bytes(int format)
 {
-	return tm_is_w4(format) ? 256 : format < FMT_W12 ? 512 : format == FMT_W12 ? 768 : 1024;
+	return tm_is_w4(format) ? 256 : format == FMT_W12 ? 768 : format >= FMT_W16 && format <= FMT_W16_S ? 1024 : 512;
 }
 
 // Scales of W12 are powers of two, kept as the exponent of a float: 0 is zero, and
@@ -138,6 +149,25 @@ enum {
 
 static inline size_t tm_q16_row_bytes(int k) { return ((size_t)(k / TM_GROUP) * TM_WORDS + 1) * 4; }
 
+// A tile of TM_ACT_Q8 is a record per group only: 4 int8 levels in each of 8 quads
+// [8][R][4], float scale [R], that scale times their sum as float [R], and int32 [R]
+// of -8 times their sum and of -128 times that of the first half, and of the second.
+enum {
+	TM_QUADS = TM_GROUP / 4,
+	TM_SCALE8 = TM_QUADS,  // words of a record per row
+	TM_ASUM8,
+	TM_BELOW8,
+	TM_HALF8,
+	TM_WORDS8 = TM_HALF8 + 2,
+	TM_LEVEL8_MAX = 127,
+};
+
+// TM_QUAD is the k, of a group, of byte b of quad q: in the order of W4's nibbles, so
+// that a vector of these becomes two of bytes by a mask and a shift.
+#define TM_QUAD(q, b) ((q) / 2 * 8 + (q) % 2 * 2 + (b) % 2 * 4 + (b) / 2)
+
+static inline size_t tm_q8_row_bytes(int k) { return (size_t)(k / TM_GROUP) * TM_WORDS8 * 4; }
+
 // Float tiles are [k][R], k rounded up to even (BF16 weights come in pairs).
 static inline size_t tm_f32_row_bytes(int k) { return ((size_t)k + 1) / 2 * 2 * sizeof(float); }
 
@@ -165,9 +195,21 @@ typedef struct {
 } tm_kernels;
 
 extern const tm_kernels tm_kernels_portable;
+
+// tm_kernels8 is the same for activations of 8 bits and panels of at most as many.
+typedef struct {
+	int run_wide;  // panels at once when widened
+	int wide;      // first of the widened formats, FMT_W16 or FMT_B8; 0: panels stay as they are
+	void (*quant)(uint8_t *tile, int width, int lane, const float *x, int k);
+	void (*widen)(const tm_panel *src, uint8_t *dst);
+	void (*dot)(const tm_panel *p, int num, const uint8_t *tile, int width, float *out);
+} tm_kernels8;
+
+extern const tm_kernels8 tm_kernels8_portable;
 #if defined(__x86_64__)
 extern const tm_kernels tm_kernels_avx2;
 extern const tm_kernels tm_kernels_avx512;
+extern const tm_kernels8 tm_kernels8_avx512;
 #endif
 
 static inline uint16_t tm_load16(const uint8_t *p)
@@ -198,6 +240,33 @@ static inline float tm_store_scale(uint8_t *tile, int lane, uint32_t top)
 	}
 	memcpy(tile + lane * 4, &scale, 4);
 	return inv;
+}
+
+// tm_scale8 does so for a group of activations of 8 bits, whose scale it sets.
+static inline float tm_scale8(uint32_t top, float *scale)
+{
+	const float max = tm_bits_float(top);
+	*scale = top >= 0x7f800000 ? NAN : 0;
+	if (top >= 0x7f800000 || max < TM_TINY)
+		return 0;
+	*scale = max / (float)TM_LEVEL8_MAX;
+	return (float)TM_LEVEL8_MAX / max;
+}
+
+// tm_store8 writes the group of row `lane` to its record: levels in the order of
+// quads, and what follows from them and from the sums of both halves.
+static inline void tm_store8(uint8_t *rec, int width, int lane, const int32_t quads[TM_QUADS], float scale,
+                             int32_t low, int32_t high)
+{
+	const float asum = scale * (float)(low + high);
+	int32_t *to = (int32_t *)rec + lane;
+	for (int i = 0; i < TM_QUADS; i++)
+		to[i * width] = quads[i];
+	memcpy(&to[TM_SCALE8 * width], &scale, 4);
+	memcpy(&to[TM_ASUM8 * width], &asum, 4);
+	to[TM_BELOW8 * width] = -8 * (low + high);
+	to[TM_HALF8 * width] = -128 * low;
+	to[(TM_HALF8 + 1) * width] = -128 * high;
 }
 
 static inline float tm_load_f32(const uint8_t *p)

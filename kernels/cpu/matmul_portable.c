@@ -9,16 +9,22 @@
 // The definition of every kernel in plain C, but for one loop on arm64. Other
 // levels give the same bits.
 
-static void quant(uint8_t *tile, int width, int lane, const float *x, int k)
+// greatest returns the bits of the greatest magnitude, compared as integers, so that
+// not a number is more than any.
+static uint32_t greatest(const float *x, int k)
 {
-	// Compared as integers, so that not a number is the greatest.
 	uint32_t top = 0, bits;
 	for (int i = 0; i < k; i++) {
 		memcpy(&bits, x + i, 4);
 		bits &= 0x7fffffff;
 		top = bits > top ? bits : top;
 	}
-	const float inv = tm_store_scale(tile, lane, top);
+	return top;
+}
+
+static void quant(uint8_t *tile, int width, int lane, const float *x, int k)
+{
+	const float inv = tm_store_scale(tile, lane, greatest(x, k));
 	tile += width * 4;
 	for (int g = 0; g < k / TM_GROUP; g++, x += TM_GROUP, tile += (size_t)TM_WORDS * 4 * width) {
 		int32_t sum = 0;
@@ -227,3 +233,62 @@ static void fdot(const tm_panel *p, int num, const float *tile, int width, float
 }
 
 const tm_kernels tm_kernels_portable = {1, 1, quant, widen, dot, fdot};
+
+static void quant8(uint8_t *tile, int width, int lane, const float *x, int k)
+{
+	for (int g = 0; g < k / TM_GROUP; g++, x += TM_GROUP, tile += (size_t)width * TM_WORDS8 * 4) {
+		int32_t quads[TM_QUADS], sums[2] = {0};
+		float scale;
+		const float inv = tm_scale8(greatest(x, TM_GROUP), &scale);
+		for (int q = 0; q < TM_QUADS; q++) {
+			int8_t b[4];
+			for (int i = 0; i < 4; i++) {
+				b[i] = inv ? (int8_t)rintf(x[TM_QUAD(q, i)] * inv) : 0;
+				sums[q / 4] += b[i];
+			}
+			memcpy(&quads[q], b, 4);
+		}
+		tm_store8(tile, width, lane, quads, scale, sums[0], sums[1]);
+	}
+}
+
+// spread8 turns a row's quads of a record into the pairs of an activation of 16 bits.
+static void spread8(const uint8_t *rec, int width, int16_t a[TM_GROUP])
+{
+	for (int q = 0; q < TM_QUADS; q++)
+		for (int i = 0; i < 4; i++)
+			a[TM_QUAD(q, i)] = (int8_t)rec[q * width * 4 + i];
+}
+
+static void dot8_panel(const tm_panel *p, const uint8_t *rec, int width, float *out)
+{
+	int16_t w[TM_GROUP * TM_PANEL], a[TM_GROUP];
+	float s[2][TM_PANEL], scaled[2][TM_PANEL], min[TM_PANEL];
+	const int halves = tm_has_halves(p->format) ? 2 : 1;
+	memset(out, 0, sizeof(float) * width * TM_PANEL);
+	for (int g = 0; g < p->groups; g++, rec += (size_t)TM_WORDS8 * 4 * width) {
+		levels(p, g, w);
+		scales(p, g, s, min);
+		for (int r = 0; r < width; r++) {
+			float *acc = out + r * TM_PANEL;
+			const float ascale = tm_load_f32(rec + (TM_SCALE8 * width + r) * 4);
+			const float asum = tm_load_f32(rec + (TM_ASUM8 * width + r) * 4);
+			if (tm_has_min(p->format))
+				for (int c = 0; c < TM_PANEL; c++)
+					acc[c] = fmaf(min[c], asum, acc[c]);
+			for (int h = 0; h < halves; h++)
+				for (int c = 0; c < TM_PANEL; c++)
+					scaled[h][c] = s[h][c] * ascale;
+			spread8(rec + r * 4, width, a);
+			dot_group(w, (const uint8_t *)a, 1, halves, scaled, acc);
+		}
+	}
+}
+
+static void dot8(const tm_panel *p, int num, const uint8_t *tile, int width, float *out)
+{
+	for (int i = 0; i < num; i++)
+		dot8_panel(&p[i], tile, width, out + i * width * TM_PANEL);
+}
+
+const tm_kernels8 tm_kernels8_portable = {1, FMT_W16, quant8, widen, dot8};

@@ -61,6 +61,32 @@ func (f format) levels(k int) bool {
 	return f.elems > 1 || (f.dtype == f16 || f.dtype == bf16) && k%32 == 0
 }
 
+// eachForm calls f with the probe set to either form of activations, and with the one
+// that a part of the format takes then: none for floats, 16 bits for levels of more than 8.
+func eachForm(p *probe, f format, k int, do func(name string, form taken)) {
+	for _, acts := range []Activations{Activations16, Activations8} {
+		p.acts = acts
+		form := takesFloats
+		if f.levels(k) {
+			form = takes16
+		}
+		if acts == Activations8 && f.elems > 1 {
+			form = takes8
+		}
+		do(fmt.Sprintf("%s activations %d", f.name, acts.bits()), form)
+	}
+	p.acts = Activations16
+}
+
+// taken is the form of activations that a product reads.
+type taken int
+
+const (
+	takesFloats taken = iota
+	takes16
+	takes8
+)
+
 // randomHalf returns the bits of a half of either sign around 2^-9..2^-5.
 func randomHalf(r *rand.Rand) uint16 {
 	return uint16(r.Uint32()&0x83ff) | uint16(6+r.IntN(4))<<10
@@ -236,29 +262,65 @@ func sameBits(t *testing.T, what string, got, want []float32) {
 }
 
 // The greatest error allowed relative to sum |w*x|: float32 accumulation, and
-// for quantised weights half a step of 1/32639 of the row's greatest value.
+// for quantised weights half a step: 1/32639 of the row's greatest value, or 1/127
+// of the group's.
 const floatTol = 3e-6
 
-func checkProduct(t *testing.T, what string, got, x []float32, w []float64, rows, n, k int, quantised bool) {
+func checkProduct(t *testing.T, what string, got, x []float32, w []float64, rows, n, k int, form taken) {
 	t.Helper()
+	group, levels := k, 32639.0
+	if form == takes8 {
+		group, levels = 32, 127
+		checkLevels8(t, what, got, x, w, rows, n, k)
+	}
 	for r := range rows {
-		var top float64
-		for _, v := range x[r*k : (r+1)*k] {
-			top = max(top, math.Abs(float64(v)))
+		tops := make([]float64, (k+group-1)/group)
+		for i, v := range x[r*k : (r+1)*k] {
+			tops[i/group] = max(tops[i/group], math.Abs(float64(v)))
 		}
 		for c := range n {
-			var want, size, weights float64
+			var want, size, step float64
 			for i := range k {
 				want += float64(x[r*k+i]) * w[c*k+i]
 				size += math.Abs(float64(x[r*k+i]) * w[c*k+i])
-				weights += math.Abs(w[c*k+i])
+				step += math.Abs(w[c*k+i]) * tops[i/group] / levels
 			}
 			tol := floatTol * size
-			if quantised {
-				tol += weights * top / 32639 * 0.51
+			if form != takesFloats {
+				tol += step * 0.51
 			}
 			if diff := math.Abs(float64(got[r*n+c]) - want); !(diff <= tol) {
 				t.Fatalf("%s: row %d column %d is %v, want %v (off by %g, allowed %g)", what, r, c, got[r*n+c], want, diff, tol)
+			}
+		}
+	}
+}
+
+// checkLevels8 compares with products of activations that are rounded as they should
+// be: half a step of 8 bits would hide errors of the kernels.
+func checkLevels8(t *testing.T, what string, got, x []float32, w []float64, rows, n, k int) {
+	t.Helper()
+	level := make([]float64, k)
+	for r := range rows {
+		for i := range level {
+			top := float32(0)
+			for _, v := range x[r*k+i/32*32 : r*k+i/32*32+32] {
+				top = max(top, v, -v)
+			}
+			level[i] = 0
+			if top > 0 {
+				level[i] = math.RoundToEven(float64(x[r*k+i]*(127/top))) * float64(top/127)
+			}
+		}
+		for c := range n {
+			var want, size float64
+			for i := range k {
+				want += level[i] * w[c*k+i]
+				size += math.Abs(level[i] * w[c*k+i])
+			}
+			if diff := math.Abs(float64(got[r*n+c]) - want); !(diff <= floatTol*size) {
+				t.Fatalf("%s: row %d column %d is %v, want %v of rounded activations (off by %g, allowed %g)",
+					what, r, c, got[r*n+c], want, diff, floatTol*size)
 			}
 		}
 	}
@@ -281,10 +343,12 @@ func TestProductsMatchDoublePrecision(t *testing.T) {
 			p := mustProbe(t, []int{f.dtype}, []int{n}, k, false, [][]byte{file}, 2)
 			for _, rows := range []int{1, 2, 3, 6, 7, 17} {
 				x := randomRows(r, rows, k)
-				for _, isa := range isas() {
-					what := fmt.Sprintf("%s %dx%d rows %d %s", f.name, n, k, rows, isaName(isa))
-					checkProduct(t, what, product(p, isa, x, rows), x, w, rows, n, k, f.levels(k))
-				}
+				eachForm(p, f, k, func(name string, form taken) {
+					for _, isa := range isas() {
+						what := fmt.Sprintf("%s %dx%d rows %d %s", name, n, k, rows, isaName(isa))
+						checkProduct(t, what, product(p, isa, x, rows), x, w, rows, n, k, form)
+					}
+				})
 			}
 		}
 	}
@@ -298,34 +362,39 @@ func TestBitsDependOnTheRowAlone(t *testing.T) {
 	for _, f := range formats {
 		p := mustProbe(t, []int{f.dtype}, []int{n}, k, false, [][]byte{randomFile(r, f.dtype, n, k)}, 100)
 		x := randomRows(r, most, k)
-		want := product(p, 0, x[:k], 1)
-		for i := 1; i < most; i++ {
-			want = append(want, product(p, 0, x[i*k:(i+1)*k], 1)...)
+		eachForm(p, f, k, func(name string, _ taken) { checkRowAlone(t, name, p, x, n, k, most) })
+	}
+}
+
+func checkRowAlone(t *testing.T, name string, p *probe, x []float32, n, k, most int) {
+	t.Helper()
+	want := product(p, 0, x[:k], 1)
+	for i := 1; i < most; i++ {
+		want = append(want, product(p, 0, x[i*k:(i+1)*k], 1)...)
+	}
+	for _, isa := range isas() {
+		for _, rows := range []int{1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 16, 17, 18, 64} {
+			what := fmt.Sprintf("%s %s rows %d", name, isaName(isa), rows)
+			sameBits(t, what, product(p, isa, x, rows), want[:rows*n])
 		}
-		for _, isa := range isas() {
-			for _, rows := range []int{1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 16, 17, 18, 64} {
-				what := fmt.Sprintf("%s %s rows %d", f.name, isaName(isa), rows)
-				sameBits(t, what, product(p, isa, x, rows), want[:rows*n])
-			}
-			run := p.newRun(isa, 17)
-			for i := 16; i >= 0; i-- {
-				run.fill(x, i, i+1)
-			}
-			for i := p.panels() - 1; i >= 0; i-- {
-				run.multiply(i, i+1, false)
-			}
-			sameBits(t, f.name+" by row and panel", run.out, want[:17*n])
-			run.multiply(0, 3, true)
-			run.multiply(3, p.panels(), true)
-			for i, v := range want[:17*n] {
-				want[i] = v + v
-			}
-			sameBits(t, f.name+" accumulated", run.out, want[:17*n])
-			for i, v := range want[:17*n] {
-				want[i] = v / 2
-			}
-			run.close()
+		run := p.newRun(isa, 17)
+		for i := 16; i >= 0; i-- {
+			run.fill(x, i, i+1)
 		}
+		for i := p.panels() - 1; i >= 0; i-- {
+			run.multiply(i, i+1, false)
+		}
+		sameBits(t, name+" by row and panel", run.out, want[:17*n])
+		run.multiply(0, 3, true)
+		run.multiply(3, p.panels(), true)
+		for i, v := range want[:17*n] {
+			want[i] = v + v
+		}
+		sameBits(t, name+" accumulated", run.out, want[:17*n])
+		for i, v := range want[:17*n] {
+			want[i] = v / 2
+		}
+		run.close()
 	}
 }
 
@@ -350,8 +419,10 @@ func TestRowsComeBackExactly(t *testing.T) {
 			rt.Fatal(err)
 		}
 		defer p.close()
-		x := randomRows(r, 7, k)
-		out := product(p, bestISA(), x, 7)
+		p.acts = Activations(rapid.IntRange(0, 1).Draw(rt, "activations"))
+		batch := rapid.SampledFrom([]int{7, 70}).Draw(rt, "batch")
+		x := randomRows(r, batch, k)
+		out := product(p, bestISA(), x, batch)
 		col := 0
 		for i := range parts {
 			want := dequantise(dtypes[i], k, files[i])
@@ -359,7 +430,8 @@ func TestRowsComeBackExactly(t *testing.T) {
 			if err != nil {
 				rt.Fatal(err)
 			}
-			single := product(alone, 0, x, 7)
+			alone.acts = p.acts
+			single := product(alone, 0, x, batch)
 			alone.close()
 			for c := range rows[i] {
 				at := col + c
@@ -371,7 +443,7 @@ func TestRowsComeBackExactly(t *testing.T) {
 						rt.Fatalf("part %d (%s) row %d: weight %d is %v, want %v", i, formatOf(dtypes[i]).name, c, j, v, w)
 					}
 				}
-				for y := range 7 {
+				for y := range batch {
 					if out[y*p.cols()+at] != single[y*rows[i]+c] {
 						rt.Fatalf("part %d row %d differs in a stacked matrix", i, c)
 					}
@@ -407,10 +479,12 @@ func TestExtremesDoNotSaturate(t *testing.T) {
 					x[i] = -1
 				}
 			}
-			for _, isa := range isas() {
-				checkProduct(t, f.name+" "+isaName(isa), product(p, isa, x, 8), x, w, 8, n, k, f.levels(k))
-				checkProduct(t, f.name+" "+isaName(isa), product(p, isa, x[k:], 1), x[k:], w, 1, n, k, f.levels(k))
-			}
+			eachForm(p, f, k, func(name string, form taken) {
+				for _, isa := range isas() {
+					checkProduct(t, name+" "+isaName(isa), product(p, isa, x, 8), x, w, 8, n, k, form)
+					checkProduct(t, name+" "+isaName(isa), product(p, isa, x[k:], 1), x[k:], w, 1, n, k, form)
+				}
+			})
 		}
 	}
 }
@@ -420,21 +494,47 @@ func TestStrangeActivations(t *testing.T) {
 	const n, k = 20, 256
 	for _, f := range formats {
 		p := mustProbe(t, []int{f.dtype}, []int{n}, k, false, [][]byte{randomFile(r, f.dtype, n, k)}, 1)
-		for _, isa := range isas() {
-			x := randomRows(r, 4, k)
-			clear(x[:k])
-			x[k+3] = float32(math.NaN())
-			x[2*k+9] = float32(math.Inf(-1))
-			clear(x[3*k:])
-			x[3*k] = 1e-38
-			got := product(p, isa, x, 4)
-			for c := range n {
-				nan, inf := float64(got[n+c]), float64(got[2*n+c])
-				if got[c] != 0 || !math.IsNaN(nan) || !(math.IsNaN(inf) || math.IsInf(inf, 0)) || math.Abs(float64(got[3*n+c])) > 1e-35 {
-					t.Fatalf("%s %s column %d: zero row %v, not a number %v, infinity %v, tiny %v",
-						f.name, isaName(isa), c, got[c], nan, inf, got[3*n+c])
+		x := randomRows(r, 5, k)
+		clear(x[:k])
+		x[k+3] = float32(math.NaN())
+		x[2*k+9] = float32(math.Inf(-1))
+		clear(x[3*k : 4*k])
+		x[3*k] = 1e-38
+		eachForm(p, f, k, func(name string, _ taken) {
+			last := product(p, 0, x[4*k:], 1)
+			for _, isa := range isas() {
+				got := product(p, isa, x, 5)
+				for c := range n {
+					nan, inf := float64(got[n+c]), float64(got[2*n+c])
+					if got[c] != 0 || !math.IsNaN(nan) || !(math.IsNaN(inf) || math.IsInf(inf, 0)) || math.Abs(float64(got[3*n+c])) > 1e-35 {
+						t.Fatalf("%s %s column %d: zero row %v, not a number %v, infinity %v, tiny %v",
+							name, isaName(isa), c, got[c], nan, inf, got[3*n+c])
+					}
 				}
+				sameBits(t, name+" "+isaName(isa)+" beside them", got[4*n:], last)
 			}
+		})
+	}
+}
+
+// With a scale per group, one of zeros, a tiny or a huge one beside others are rounded
+// as if they were alone.
+func TestGroupsOfActivationsAreScaledAlone(t *testing.T) {
+	r := rand.New(rand.NewPCG(6, 7))
+	const n, k, rows = 37, 256, 9
+	for _, f := range formats {
+		file := randomFile(r, f.dtype, n, k)
+		p := mustProbe(t, []int{f.dtype}, []int{n}, k, false, [][]byte{file}, 2)
+		x := randomRows(r, rows, k)
+		for i := range x {
+			x[i] *= []float32{1, 0, 1e-20, 1e20, 1e-3, 1, 1e3, -1}[(i/32+i/k)%8]
+		}
+		p.acts = Activations8
+		if f.elems == 1 {
+			continue
+		}
+		for _, isa := range isas() {
+			checkProduct(t, f.name+" "+isaName(isa), product(p, isa, x, rows), x, dequantise(f.dtype, k, file), rows, n, k, takes8)
 		}
 	}
 }

@@ -17,6 +17,23 @@ const (
 	BF16Float = C.TM_BF16_FLOAT
 )
 
+// Activations is what products with quantised weights turn activations into.
+type Activations int
+
+// The forms. Activations8 is for weights of at most 8 bits: products of many rows are
+// faster, and much less exact.
+const (
+	Activations16 Activations = iota // integers of 16 bits with a scale per row
+	Activations8                     // integers of 8 bits with a scale per 32 values of a row
+)
+
+func (a Activations) bits() C.int {
+	if a == Activations8 {
+		return 8
+	}
+	return 16
+}
+
 // Part is one weight of a matrix: Rows rows of the matrix's columns in the
 // bytes of a model file. DType is a tensor.DType, or one of those above.
 type Part struct {

@@ -105,7 +105,10 @@ static const moe_run *walk_next(tm_program *p, walk *w, const moe_plan *plan, in
 }
 
 static acts run_acts(const tm_program *p, const tm_mat *w, const moe_run *r, int worker)
-{ return (acts){.rows = r->rows, .k = w->k, .acts = w->acts, .block_rows = MOE_ROWS, .mem = p->work[worker].expert}; }
+{
+	return (acts){.rows = r->rows, .k = w->k, .acts = tm_mat_acts(w, p->bits), .block_rows = MOE_ROWS,
+		.mem = p->work[worker].expert};
+}
 
 static void gate_up(tm_program *p, const tm_op *op, const tm_moe *m, const moe_plan *plan, int worker)
 {

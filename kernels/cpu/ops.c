@@ -42,7 +42,7 @@ void tm_fill(const tm_program *p, const acts *a, const source *src, int r0, int 
 
 acts tm_prepare(tm_program *p, const tm_mat *w, const source *src, int rows, int worker)
 {
-	acts a = {.rows = rows, .k = w->k, .acts = w->acts};
+	acts a = {.rows = rows, .k = w->k, .acts = tm_mat_acts(w, p->bits)};
 	if (tm_small(rows, w->k)) {
 		a.block_rows = TM_TILE;
 		a.mem = p->work[worker].small;
@@ -51,7 +51,7 @@ acts tm_prepare(tm_program *p, const tm_mat *w, const source *src, int rows, int
 	}
 	a.block_rows = tm_block_rows(w->k);
 	a.mem = p->act;
-	a.block_bytes = tm_act_bytes(w->acts, a.block_rows, w->k);
+	a.block_bytes = tm_act_bytes(a.acts, a.block_rows, w->k);
 	tm_claim c = tm_claim_all(worker, (rows + TM_TILE - 1) / TM_TILE);
 	for (int i; (i = tm_claim_next(p->pool, &c)) >= 0;)
 		tm_fill(p, &a, src, i * TM_TILE, (i + 1) * TM_TILE < rows ? (i + 1) * TM_TILE : rows, worker);

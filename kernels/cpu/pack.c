@@ -47,6 +47,7 @@ tm_sections tm_format_sections(int format, int k)
 		[FMT_W8] = {0, 32, 512},    [FMT_W8_1] = {0, 64, 512},   [FMT_W8_K] = {64, 32, 512},
 		[FMT_W8_S] = {32, 32, 512}, [FMT_W12] = {0, 16, 768},
 		[FMT_W16] = {0, 64, 1024},  [FMT_W16_M] = {0, 128, 1024}, [FMT_W16_S] = {0, 128, 1024},
+		[FMT_B8] = {0, 64, 512},    [FMT_B8_M] = {0, 128, 512},   [FMT_B8_S] = {0, 128, 512},
 	};
 	size_t n = (size_t)k, groups = n / TM_GROUP;
 	switch (format) {
@@ -97,6 +98,18 @@ int tm_mat_layout(tm_mat *m, int parts, const int *dts, const int *ns, int k, in
 			m->acts |= TM_ACT_PLAIN;
 	}
 	return 0;
+}
+
+int tm_mat_acts(const tm_mat *m, int bits)
+{
+	int acts = 0;
+	if (bits == 16)
+		return m->acts;
+	for (int i = 0; i < m->segs; i++) {
+		const int format = m->seg[i].format;
+		acts |= tm_is_bytes(format) ? TM_ACT_Q8 : format == FMT_W12 ? TM_ACT_Q16 | TM_ACT_PLAIN : TM_ACT_F32;
+	}
+	return acts;
 }
 
 // k_scale unpacks the 6-bit scale and min of group j of a Q4_K or Q5_K block.

@@ -16,8 +16,11 @@ tm_program *tm_program_new(tm_pool *pool, int isa, const tm_kv *kv, int max_rows
 	p->max_rows = max_rows;
 	p->max_shared = max_shared_rows;
 	p->threads = tm_pool_threads(pool);
+	p->bits = 16;
 	return p;
 }
+
+void tm_program_bits(tm_program *p, int bits) { p->bits = bits; }
 
 // grow makes room for one more element and returns the array, or null.
 static void *grow(void *array, int count, size_t size) { return realloc(array, (size_t)(count + 1) * size); }

@@ -131,6 +131,10 @@ func NewProgram(pool *Pool, level Level, kv KV, maxRows, maxShared int) (*Progra
 	return &Program{c: c}, nil
 }
 
+// SetActivations chooses the form of activations, before Seal; it is Activations16
+// at first.
+func (p *Program) SetActivations(a Activations) { C.tm_program_bits(p.c, a.bits()) }
+
 // Close frees the program.
 func (p *Program) Close() {
 	C.tm_program_free(p.c)

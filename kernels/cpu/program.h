@@ -88,6 +88,7 @@ typedef struct tm_program tm_program;
 
 // The constructors return null or -1 when memory runs out.
 tm_program *tm_program_new(tm_pool *pool, int isa, const tm_kv *kv, int max_rows, int max_shared_rows);
+void tm_program_bits(tm_program *p, int bits); // of activations, 16 at first or 8
 int tm_program_buffer(tm_program *p, int width, int shared);
 int tm_program_view(tm_program *p, int of, int first, int width); // columns of a buffer
 int tm_program_rope(tm_program *p, int dims, int adjacent, float scale, const float *inv_freq);

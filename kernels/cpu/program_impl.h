@@ -98,6 +98,7 @@ struct tm_program {
 	tm_pool *pool;
 	const tm_vec *vec;
 	int isa, max_rows, max_shared, threads;
+	int bits; // of activations that levels are multiplied with, see tm_mat_acts
 	tm_kv kv;
 	buffer *buffers;
 	rope_table *ropes;

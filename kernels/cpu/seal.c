@@ -18,26 +18,26 @@ static int larger_int(int a, int b) { return a > b ? a : b; }
 static int most_rows(const tm_program *p, const tm_op *op)
 { return op->kind != TM_LOGITS && op->in >= 0 && p->buffers[op->out].shared ? p->max_shared : p->max_rows; }
 
-static void need_matrix(const tm_mat *w, int max_rows, needs *n)
+static void need_matrix(const tm_program *p, const tm_mat *w, int max_rows, needs *n)
 {
-	const int rows = tm_block_rows(w->k);
+	const int forms = tm_mat_acts(w, p->bits), rows = tm_block_rows(w->k);
 	const size_t blocks = (size_t)((max_rows + rows - 1) / rows);
-	n->act = larger(n->act, blocks * tm_act_bytes(w->acts, rows, w->k));
+	n->act = larger(n->act, blocks * tm_act_bytes(forms, rows, w->k));
 	n->matmul = larger(n->matmul, tm_matmul_scratch(w));
 	if (w->k > n->k) n->k = w->k;
 	if (tm_small(1, w->k)) {
 		const int most = SMALL_VALUES / w->k < TM_TILE ? SMALL_VALUES / w->k : TM_TILE;
-		n->small = larger(n->small, tm_act_bytes(w->acts, most, w->k));
+		n->small = larger(n->small, tm_act_bytes(forms, most, w->k));
 	}
 	if (w->interleaved)
 		n->tile = larger_int(n->tile, larger_int(BLOCK_MAX * CHUNK_MANY_ROWS, BLOCK_MIN * CHUNK_MAX) * TM_PANEL);
 }
 
-static void need_moe(const tm_op *op, const tm_moe *m, int max_rows, needs *n)
+static void need_moe(const tm_program *p, const tm_op *op, const tm_moe *m, int max_rows, needs *n)
 {
 	for (int i = 0; i < 2 * m->count; i++) {
 		const tm_mat *w = i < m->count ? m->gate_up[i] : m->down[i - m->count];
-		n->expert = larger(n->expert, tm_act_bytes(w->acts, MOE_ROWS, w->k));
+		n->expert = larger(n->expert, tm_act_bytes(tm_mat_acts(w, p->bits), MOE_ROWS, w->k));
 		n->matmul = larger(n->matmul, tm_matmul_scratch(w));
 	}
 	n->tile = larger_int(n->tile, MOE_ROWS * 2 * MOE_CHUNK * TM_PANEL);
@@ -59,9 +59,9 @@ static needs count_needs(tm_program *p)
 	for (int i = 0; i < p->num_ops; i++) {
 		const tm_op *op = &p->ops[i];
 		const int rows = most_rows(p, op);
-		if (op->w && op->kind != TM_EMBED) need_matrix(op->w, rows, &n);
+		if (op->w && op->kind != TM_EMBED) need_matrix(p, op->w, rows, &n);
 		if (op->kind == TM_ADD_NORM) n.k = larger_int(n.k, p->buffers[op->out].width);
-		if (op->kind == TM_MOE) need_moe(op, &p->moes[op->moe], rows, &n);
+		if (op->kind == TM_MOE) need_moe(p, op, &p->moes[op->moe], rows, &n);
 		if (op->kind == TM_LOGITS) p->vocab = op->cuts < 0 ? op->w->n : all_columns(p, op);
 		if (op->kind == TM_PACK) n.stage = larger(n.stage, (size_t)rows * (size_t)all_columns(p, op));
 		if (op->kind == TM_ATTN_INPUT && op->w->n > p->qkv_width) p->qkv_width = op->w->n;
