@@ -91,6 +91,9 @@ func New(cfg Config) (*Backend, error) {
 		b.Close()
 		return nil, fmt.Errorf("CPU backend: %w", err)
 	}
+	if cfg.Activations == Activations8 {
+		b.prog.SetActivations(kernels.Activations8)
+	}
 	return b, nil
 }
 

@@ -43,17 +43,23 @@ func TestBitsDependOnTheRowOnly(t *testing.T) {
 	s.inter, s.experts, s.used = 64, 9, 4
 	experts := newWeights(s, 2)
 	for _, isa := range levels() {
-		t.Run(isa+"/experts", func(t *testing.T) { checkBits(t, experts, isa, tensor.BF16) })
+		t.Run(isa+"/experts", func(t *testing.T) { checkBits(t, experts, bitsConfig(1, isa, tensor.BF16)) })
 		for _, dtype := range []tensor.DType{tensor.BF16, tensor.F32, tensor.I8} {
 			if isa == "portable" && dtype != tensor.BF16 {
 				continue // slow, and the same code but for the loads
 			}
-			t.Run(fmt.Sprintf("%s/%s", isa, dtype), func(t *testing.T) { checkBits(t, dense, isa, dtype) })
+			t.Run(fmt.Sprintf("%s/%s", isa, dtype), func(t *testing.T) { checkBits(t, dense, bitsConfig(1, isa, dtype)) })
+		}
+		for name, w := range map[string]*weights{"dense": dense, "experts": experts} {
+			cfg := bitsConfig(1, isa, tensor.BF16)
+			cfg.Activations = Activations8
+			t.Run(isa+"/8 bits/"+name, func(t *testing.T) { checkBits(t, w, cfg) })
 		}
 	}
 }
 
-func checkBits(t *testing.T, w *weights, isa string, dtype tensor.DType) {
+// checkBits compares passes with those of one thread that cfg describes.
+func checkBits(t *testing.T, w *weights, cfg Config) {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(9, 9))
 	lengths := []int{1, 2, 15, 16, 17, 100, 255, 256, 257, 530}
@@ -64,13 +70,14 @@ func checkBits(t *testing.T, w *weights, isa string, dtype tensor.DType) {
 		blocks := (n + 15) / 16
 		pages, free = append(pages, free[:blocks]), free[blocks:]
 	}
-	one := build(t, w, bitsConfig(1, isa, dtype))
+	one := build(t, w, cfg)
 	var want [][]float32
 	for i := range prompts {
 		want = append(want, alone(t, one, prompts[i], pages[i]))
 	}
 	for _, threads := range []int{1, 2, 3} {
-		cfg := bitsConfig(threads, isa, dtype)
+		cfg := cfg
+		cfg.Threads = threads
 		cfg.KV.BlockTokens = []int{8, 16, 32}[threads-1]
 		b := build(t, w, cfg)
 		for round := range 3 {
@@ -123,6 +130,30 @@ func raggedRun(t *testing.T, b *Backend, rng *rand.Rand, prompts [][]int32, want
 				if g := got[r*vocab+c]; math.Float32bits(g) != math.Float32bits(v) {
 					t.Fatalf("%d threads, prompt of %d, position %d: logit %d is %x, alone %x", b.threads, len(prompts[i]), pos[r], c, g, v)
 				}
+			}
+		}
+	}
+}
+
+// The form of activations is what Config says: 8 bits are near 16, and not the same but
+// for weights that are floats.
+func TestActivationsOfEightBits(t *testing.T) {
+	for _, dtype := range []tensor.DType{tensor.Q8_0, tensor.F32} {
+		s := bitsShape
+		s.dtype = dtype
+		w, tokens := newWeights(s, 2), tokensOf(rand.New(rand.NewPCG(1, 3)), 30, s.vocab)
+		for _, isa := range levels() {
+			cfg := bitsConfig(2, isa, tensor.BF16)
+			long := alone(t, build(t, w, cfg), tokens, []int32{1, 2})
+			cfg.Activations = Activations8
+			short := alone(t, build(t, w, cfg), tokens, []int32{1, 2})
+			want := make([]float64, len(long))
+			for i, v := range long {
+				want[i] = float64(v)
+			}
+			same := slices.Equal(short, long)
+			if diff := relative(short, want); diff > 0.05 || same != (dtype == tensor.F32) {
+				t.Errorf("%s %s: logits of 8 bits differ from those of 16 by %.2g of their size", dtype, isa, diff)
 			}
 		}
 	}

@@ -15,6 +15,16 @@ const Packing = kernels.Packing
 // is computed with them depend.
 const WeightForm = kernels.Layout
 
+// Activations is what products with quantised weights turn activations into.
+type Activations int
+
+// The forms. Activations8 makes products of many rows faster and is much less exact;
+// weights in F16 and BF16 keep 16 bits with it.
+const (
+	Activations16 Activations = iota // integers of 16 bits with a scale per row
+	Activations8                     // integers of 8 bits with a scale per 32 values of a row
+)
+
 // Config says what a Backend is made for.
 type Config struct {
 	// Threads that compute, the calling one included; 0 takes one per physical
@@ -46,6 +56,9 @@ type Config struct {
 	// ISA is "portable", "avx2", "avx512" or "amx", or empty for the best there is.
 	// "amx-model" is AMX modelled in C on AVX-512, for tests.
 	ISA string
+	// Activations is their form in products. What is kept of weights and of the cache
+	// is the same with either.
+	Activations Activations
 	// Release, if set, is called with bytes of tensors that are packed and not
 	// needed any more.
 	Release func([]byte)
@@ -70,6 +83,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("%d processors for %d threads", len(c.CPUs), c.Threads)
 	case c.Nice < 0 || c.Nice > 19:
 		return fmt.Errorf("threads_nice is %d, must be 0 to 19", c.Nice)
+	case c.Activations != Activations16 && c.Activations != Activations8:
+		return fmt.Errorf("activations of form %d are unknown", c.Activations)
 	case c.MaxRows < 1 || c.MaxRows > maxRows:
 		return fmt.Errorf("max_num_tokens is %d, must be 1 to %d", c.MaxRows, maxRows)
 	case c.MaxSharedRows != 0 && (c.MaxSharedRows < c.MaxRows || c.MaxSharedRows > maxRows):

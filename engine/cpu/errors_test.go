@@ -106,6 +106,7 @@ func TestConfigErrorsNameTheKey(t *testing.T) {
 		"layers":           func(c *Config) { c.KV.Layers = 0 },
 		"blocks":           func(c *Config) { c.KV.Blocks = math.MaxInt / 4096 },
 		"instruction set":  func(c *Config) { c.ISA = "mmx" },
+		"activations":      func(c *Config) { c.Activations = 2 },
 	} {
 		cfg := tinyConfig()
 		change(&cfg)
