@@ -158,35 +158,44 @@ static void run_attn_input(tm_program *p, const tm_op *op, int worker)
 	tm_pool_barrier(p->pool, worker);
 }
 
+static tm_attn attn_of(const tm_program *p, const tm_op *op, const task *t, int worker)
+{
+	return (tm_attn){
+		.q = tm_row(p, op->in, t->row),
+		.out = tm_row(p, op->out, t->row),
+		.ldq = p->buffers[op->in].stride,
+		.ldo = p->buffers[op->out].stride,
+		.head_dim = p->kv.head_dim,
+		.head0 = t->head0,
+		.heads = t->heads,
+		.queries = t->queries,
+		.pos0 = t->pos,
+		.window = op->window ? op->window : INT32_MAX,
+		.scale = op->scale,
+		.kv_type = p->kv.type,
+		.block_tokens = p->kv.block_tokens,
+		.k = p->kv.data + (size_t)(op->layer * 2 * p->kv.kv_heads + t->kv_head) * p->kv.tile_bytes,
+		.v_offset = (size_t)p->kv.kv_heads * p->kv.tile_bytes,
+		.block_bytes = p->kv.block_bytes,
+		.pages = p->batch->pages + p->batch->page_start[t->seq],
+		.split0 = t->split0,
+		.split1 = t->split1,
+		.partial = t->group < 0 ? NULL : p->partial + t->partial,
+		.scratch = p->work[worker].attn,
+	};
+}
+
 static void run_attention(tm_program *p, const tm_op *op, int worker)
 {
-	const tm_batch *b = p->batch;
 	tm_claim c = tm_claim_all(worker, p->num_tasks);
 	for (int i; (i = tm_claim_next(p->pool, &c)) >= 0;) {
 		const task *t = &p->tasks[i];
-		tm_attn a = {
-			.q = tm_row(p, op->in, t->row),
-			.out = tm_row(p, op->out, t->row),
-			.ldq = p->buffers[op->in].stride,
-			.ldo = p->buffers[op->out].stride,
-			.head_dim = p->kv.head_dim,
-			.head0 = t->head0,
-			.heads = t->heads,
-			.queries = t->queries,
-			.pos0 = t->pos,
-			.window = op->window ? op->window : INT32_MAX,
-			.scale = op->scale,
-			.kv_type = p->kv.type,
-			.block_tokens = p->kv.block_tokens,
-			.k = p->kv.data + (size_t)(op->layer * 2 * p->kv.kv_heads + t->kv_head) * p->kv.tile_bytes,
-			.v_offset = (size_t)p->kv.kv_heads * p->kv.tile_bytes,
-			.block_bytes = p->kv.block_bytes,
-			.pages = b->pages + b->page_start[t->seq],
-			.split0 = t->split0,
-			.split1 = t->split1,
-			.partial = t->group < 0 ? NULL : p->partial + t->partial,
-			.scratch = p->work[worker].attn,
-		};
+		tm_attn a = attn_of(p, op, t, worker), next;
+		// Shares are claimed in order: a guess that is mostly right.
+		if (i + 1 < p->num_tasks) {
+			next = attn_of(p, op, t + 1, worker);
+			a.next = &next;
+		}
 		p->vec->attend(&a);
 		if (t->group < 0) continue;
 		// Whoever finishes the last piece merges all, and resets for the next layer.

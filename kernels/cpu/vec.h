@@ -41,7 +41,7 @@ enum { TM_KV_BF16, TM_KV_F32, TM_KV_I8 };
 
 // tm_attn is one attention task: consecutive queries of one sequence against
 // one KV head. The row r of the task is query r/heads and head head0+r%heads.
-typedef struct {
+typedef struct tm_attn {
 	const float *q;       // first query's row of the q buffer
 	float *out;           // its row of the output buffer
 	size_t ldq;           // floats between rows of q
@@ -61,6 +61,8 @@ typedef struct {
 	int split0, split1;   // splits to do; all of them unless partial is set
 	float *partial;       // null, or room for split1-split0 partial results
 	float *scratch;       // tm_attn_scratch floats, 64-byte aligned
+	// What the caller is likely to do next, or null: its first keys are fetched.
+	const struct tm_attn *next;
 } tm_attn;
 
 // tm_attn_scratch returns the scratch floats of one attention call.

@@ -9,20 +9,23 @@
 
 // The cached bytes of a split: where each tile of 16 tokens has its keys and
 // values. Tiles of blocks of 8 tokens have two parts, in two blocks, others one.
-// The key pointers go on for TM_AHEAD tiles more, for prefetching.
+// The key pointers go on for TM_AHEAD tiles more, for prefetching, and next has the
+// parts of the keys of the split that comes next, which may be more or fewer.
 #define TM_AHEAD 4
 typedef struct {
 	const char *k[TM_SPLIT / 8 + 2 * TM_AHEAD]; // of each part
 	const char *v[TM_SPLIT / 8];
+	const char *next[TM_SPLIT / 8];
 	const uint16_t *k_scale[TM_SPLIT / 16], *v_scale[TM_SPLIT / 16]; // of bytes
 	uint16_t joined[2][TM_SPLIT];                                    // scales of tiles in two parts
-	size_t line;                                                     // bytes between lines of a key tile
-	int tiles, parts, tokens;
+	size_t line, next_line; // bytes between lines of a key tile, and between 64 bytes of it in next
+	int tiles, parts, tokens, nexts;
 } split_kv;
 
 // Tiles of a pool are far apart, which defeats the processor's own prefetching:
 // while keys are multiplied, the next keys and these tokens' values are fetched,
-// a tile after the other, `tiles` lines at a time; of two parts in turn.
+// a tile after the other, `tiles` lines at a time; of two parts in turn. While
+// values are multiplied, the keys of the next split are: memory is never idle.
 typedef struct {
 	int tile, at;
 } fetcher;
@@ -145,6 +148,12 @@ TM_FN void qk_rows(
 	for (; t < x->tiles; t++) qk_tile(rows, 1, type, parts, q, hd, x, t, s + 16 * t);
 }
 
+// Fetches n lines into the second-level cache.
+TM_FN void fetch_lines(const char *at, size_t line, int n)
+{
+	for (int i = 0; i < n; i++) __builtin_prefetch(at + (size_t)i * line, 0, 2);
+}
+
 TM_FN void pv_add(const int rows, const int cols, const float *p, const v16 *v, v16 *acc)
 {
 	TM_UNROLL
@@ -156,19 +165,22 @@ TM_FN void pv_add(const int rows, const int cols, const float *p, const v16 *v, 
 }
 
 // Weighted sums of rows x cols chunks of 16 dimensions over the first `tokens`
-// tokens, of which each v has `part`: o[r][16*c..] = sum of p[r][j] * v[j].
+// tokens, of which each v has `part`: o[r][16*c..] = sum of p[r][j] * v[j]. Of next,
+// it fetches the lines that stand where the values do.
 TM_FN void pv_tile(const int rows, const int cols, const int type, const float *p, int hd, const char *const *v,
-	int part, int tokens, float *o)
+	const char *const *next, size_t line, int part, int tokens, float *o)
 {
+	const int per = type == TM_KV_F32 ? 16 : 32; // values of a line
 	v16 acc[24];
 	TM_UNROLL
 	for (int i = 0; i < rows * cols; i++) acc[i] = v_zero();
-	for (int j0 = 0; j0 < tokens; j0 += part, v++) {
+	for (int j0 = 0; j0 < tokens; j0 += part, v++, next++) {
 		const char *tile = *v;
 		const int end = tokens - j0 < part ? tokens - j0 : part;
 		if (type == TM_KV_I8) {
 			for (int j = 0; j < end; j++) {
 				v16 vv[4];
+				fetch_lines(*next + (size_t)j * (size_t)hd, line, 1);
 				TM_UNROLL
 				for (int c = 0; c < cols; c++)
 					vv[c] = v_i8((const int8_t *)tile + (size_t)j * (size_t)hd + 16 * c);
@@ -178,12 +190,14 @@ TM_FN void pv_tile(const int rows, const int cols, const int type, const float *
 		}
 		for (int j = 0; j < end; j += 2) {
 			v16 vv[4];
+			fetch_lines(*next + (size_t)(j * hd / per) * line, line, cols);
 			const float *wide = (const float *)(const void *)tile + (size_t)j * (size_t)hd;
 			const uint16_t *pair = (const uint16_t *)(const void *)tile + (size_t)j * (size_t)hd;
 			TM_UNROLL
 			for (int c = 0; c < cols; c++) vv[c] = type == TM_KV_F32 ? v_load(wide + 16 * c) : v_bf16_lo(pair + 32 * c);
 			pv_add(rows, cols, p + j0 + j, vv, acc);
 			if (j + 1 == end) break;
+			if (type == TM_KV_F32) fetch_lines(*next + (size_t)((j + 1) * hd / per) * line, line, cols);
 			TM_UNROLL
 			for (int c = 0; c < cols; c++)
 				vv[c] = type == TM_KV_F32 ? v_load(wide + hd + 16 * c) : v_bf16_hi(pair + 32 * c);
@@ -202,14 +216,17 @@ TM_FN void pv_tile(const int rows, const int cols, const int type, const float *
 TM_FN void pv_rows(const int rows, const int type, const float *p, int hd, const split_kv *x, float *o)
 {
 	const int wide = TM_TILES(rows), tokens = x->tokens, part = 16 / x->parts;
-	const char *at[TM_SPLIT / 8];
+	const char *at[TM_SPLIT / 8], *next[TM_SPLIT / 8];
 	for (int d = 0; d < hd;) {
 		const int step = d + 16 * wide <= hd ? 16 * wide : 16;
-		for (int i = 0; i < x->tiles * x->parts; i++) at[i] = x->v[i] + (size_t)d * (type == TM_KV_I8 ? 1 : 4);
+		for (int i = 0; i < x->tiles * x->parts; i++) {
+			at[i] = x->v[i] + (size_t)d * (type == TM_KV_I8 ? 1 : 4);
+			next[i] = x->next[i] + (type == TM_KV_I8 ? (size_t)d : (size_t)(d / 16) * x->next_line);
+		}
 		if (step == 16)
-			pv_tile(rows, 1, type, p, hd, at, part, tokens, o + d);
+			pv_tile(rows, 1, type, p, hd, at, next, x->next_line, part, tokens, o + d);
 		else
-			pv_tile(rows, TM_TILES(rows), type, p, hd, at, part, tokens, o + d);
+			pv_tile(rows, TM_TILES(rows), type, p, hd, at, next, x->next_line, part, tokens, o + d);
 		d += step;
 	}
 }
@@ -366,6 +383,28 @@ TM_FN void find_tiles(const tm_attn *a, int t0, int tokens, int first, split_kv 
 	for (int i = 0; i < x->parts * TM_AHEAD; i++) x->k[all + i] = x->k[all - 1];
 }
 
+// Finds the keys of the split that comes next, of this task or the next one. Where it
+// has fewer parts, the values of this one, which are there, stand for more.
+TM_FN void find_next(const tm_attn *a, int split, split_kv *x)
+{
+	const int part = 16 / x->parts;
+	x->next_line = x->parts == 2 ? 64 : x->line;
+	x->nexts = 0;
+	if (++split >= a->split1) {
+		a = a->next;
+		split = a ? a->split0 : 0;
+	}
+	if (a) {
+		const int first = row_first(a, 0) & ~(part - 1), last = a->pos0 + a->queries;
+		const size_t size = a->kv_type == TM_KV_I8 ? (size_t)a->head_dim : 4; // of a token in a line
+		int t = split * TM_SPLIT > first ? split * TM_SPLIT : first;
+		for (; t < last && t < (split + 1) * TM_SPLIT; t += part)
+			x->next[x->nexts++] = a->k + (size_t)a->pages[t / a->block_tokens] * a->block_bytes +
+					      (size_t)(t % a->block_tokens) * size;
+	}
+	for (int i = x->nexts; i < x->tiles * x->parts; i++) x->next[i] = x->v[i];
+}
+
 // Multiplies a row's weights with the scales of the values that they weigh.
 TM_FN void scale_weights(float *p, const split_kv *x)
 {
@@ -384,6 +423,7 @@ TM_FN void attend_split(const tm_attn *a, const float *q, int rows, int split, f
 	s += skip;
 	split_kv x;
 	find_tiles(a, t0 + skip, tokens, first, &x);
+	find_next(a, split, &x);
 	qk_kernels[a->kv_type][x.parts - 1](rows, q, hd, &x, s);
 	for (int r = 0; r < rows; r++) {
 		int from = row_first(a, r) - t0 - skip, limit = row_limit(a, r, t0) - skip;
@@ -393,6 +433,8 @@ TM_FN void attend_split(const tm_attn *a, const float *q, int rows, int split, f
 	}
 	for (int r = 0; r < rows && a->kv_type == TM_KV_I8; r++) scale_weights(s + r * TM_SPLIT, &x);
 	pv_kernels[a->kv_type](rows, s, hd, &x, o);
+	const int lines = hd / x.parts / (a->kv_type == TM_KV_F32 ? 1 : a->kv_type == TM_KV_I8 ? 4 : 2);
+	for (int i = x.tiles * x.parts; i < x.nexts; i++) fetch_lines(x.next[i], x.next_line, lines);
 }
 
 TM_FN float *out_row(const tm_attn *a, int r)
