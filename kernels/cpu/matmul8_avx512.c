@@ -36,19 +36,16 @@ INLINE void bytes4(const uint8_t *w, const int v, __m512i quad[2])
 // bytes8 does so for 8-bit levels, which become unsigned.
 INLINE void bytes8(const uint8_t *w, const int v, const int format, __m512i quad[2])
 {
-	static const uint16_t pairs[2][32] __attribute__((aligned(64))) = {
-		{0, 32, 1, 33, 2, 34, 3, 35, 4, 36, 5, 37, 6, 38, 7, 39,
-	     8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47},
-		{16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53, 22, 54, 23, 55,
-	     24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63},
-	};
-	const __m512i order = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15));
-	const __m512i x = _mm512_loadu_si512(w + v * 128), y = _mm512_loadu_si512(w + v * 128 + 64);
-	UNROLL for (int i = 0; i < 2; i++) {
-		quad[i] = _mm512_shuffle_epi8(_mm512_permutex2var_epi16(x, _mm512_load_si512(pairs[i]), y), order);
-		if (!tm_has_min(format))
-			quad[i] = _mm512_xor_si512(quad[i], _mm512_set1_epi8((char)0x80));
+	// Unpacked are columns 0 to 3 and 8 to 11 of both quads, and the others.
+	const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), second = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+	__m512i x = _mm512_loadu_si512(w + v * 128), y = _mm512_loadu_si512(w + v * 128 + 64);
+	if (!tm_has_min(format)) {
+		x = _mm512_xor_si512(x, _mm512_set1_epi8((char)0x80));
+		y = _mm512_xor_si512(y, _mm512_set1_epi8((char)0x80));
 	}
+	const __m512i low = _mm512_unpacklo_epi8(x, y), high = _mm512_unpackhi_epi8(x, y);
+	quad[0] = _mm512_permutex2var_epi64(low, first, high);
+	quad[1] = _mm512_permutex2var_epi64(low, second, high);
 }
 
 INLINE void bytes(const uint8_t *w, const int v, const int format, __m512i quad[2])
