@@ -22,6 +22,8 @@ static const tm_kernels8 *kernels8(int isa)
 #if defined(__x86_64__)
 	if (isa >= TM_ISA_AVX512)
 		return &tm_kernels8_avx512;
+	if (isa == TM_ISA_AVX2)
+		return &tm_kernels8_avx2;
 #endif
 	(void)isa;
 	return &tm_kernels8_portable;

@@ -209,6 +209,7 @@ extern const tm_kernels8 tm_kernels8_portable;
 #if defined(__x86_64__)
 extern const tm_kernels tm_kernels_avx2;
 extern const tm_kernels tm_kernels_avx512;
+extern const tm_kernels8 tm_kernels8_avx2;
 extern const tm_kernels8 tm_kernels8_avx512;
 #endif
 

@@ -1,0 +1,170 @@
+// Products with activations of 8 bits, see matmul.h.
+#if defined(__x86_64__)
+#pragma GCC target("avx2,fma,f16c")
+
+#include <immintrin.h>
+#include <math.h>
+
+#include "matmul_avx2.h"
+
+INLINE __m256i word(const int32_t *rec, const int i) { return _mm256_set1_epi32(rec[i]); }
+
+// bytes8 makes quads 2v and 2v+1 of 8-bit levels, of columns 0 to 7 and of the others.
+INLINE void bytes8(const uint8_t *w, const int v, __m256i quad[2][2])
+{
+	const __m256i *at = (const __m256i *)(w + v * 128);
+	UNROLL for (int i = 0; i < 2; i++) {
+		const __m256i x = _mm256_loadu_si256(at + i), y = _mm256_loadu_si256(at + i + 2);
+		const __m256i low = _mm256_unpacklo_epi8(x, y), high = _mm256_unpackhi_epi8(x, y);
+		quad[i][0] = _mm256_permute2x128_si256(low, high, 0x20);
+		quad[i][1] = _mm256_permute2x128_si256(low, high, 0x31);
+	}
+}
+
+// dots4 sets the sums of R rows to the dots with a group of 4-bit levels. Those of a
+// lane of 16 bits are at most 16 * 15 * 127, which fits.
+INLINE void dots4(const uint8_t *w, const int32_t *rec, int width, const int format, const int R, __m256i sum[][2])
+{
+	const __m256i low = _mm256_set1_epi8(15);
+	UNROLL for (int r = 0; r < R; r++)
+		sum[r][0] = sum[r][1] = _mm256_setzero_si256();
+	UNROLL for (int q = 0; q < TM_QUADS; q++)
+		UNROLL for (int s = 0; s < 2; s++) {
+			__m256i x = _mm256_loadu_si256((const __m256i *)(w + q / 2 * 64 + s * 32));
+			x = _mm256_and_si256(q % 2 ? _mm256_srli_epi16(x, 4) : x, low);
+			UNROLL for (int r = 0; r < R; r++)
+				sum[r][s] = _mm256_add_epi16(sum[r][s], _mm256_maddubs_epi16(x, word(rec, q * width + r)));
+		}
+	UNROLL for (int r = 0; r < R; r++)
+		UNROLL for (int s = 0; s < 2; s++) {
+			sum[r][s] = _mm256_madd_epi16(sum[r][s], _mm256_set1_epi16(1));
+			if (format == FMT_W4_0)
+				sum[r][s] = _mm256_add_epi32(sum[r][s], word(rec, TM_BELOW8 * width + r));
+		}
+}
+
+// dots8 does so for the quads [2*from, 2*to) of 8-bit levels. The product of bytes
+// wants one of them unsigned: signed ones give their sign to the activations.
+INLINE void dots8(const uint8_t *w, const int32_t *rec, int width, const int format, const int R, const int from,
+                  const int to, __m256i sum[][2])
+{
+	UNROLL for (int r = 0; r < R; r++)
+		sum[r][0] = sum[r][1] = _mm256_setzero_si256();
+	UNROLL for (int v = from; v < to; v++) {
+		__m256i quad[2][2];
+		bytes8(w, v, quad);
+		UNROLL for (int i = 0; i < 2; i++)
+			UNROLL for (int s = 0; s < 2; s++) {
+				const __m256i x = quad[i][s], size = tm_has_min(format) ? x : _mm256_abs_epi8(x);
+				UNROLL for (int r = 0; r < R; r++) {
+					__m256i a = word(rec, (2 * v + i) * width + r);
+					if (!tm_has_min(format))
+						a = _mm256_sign_epi8(a, x);
+					a = _mm256_madd_epi16(_mm256_maddubs_epi16(size, a), _mm256_set1_epi16(1));
+					sum[r][s] = _mm256_add_epi32(sum[r][s], a);
+				}
+			}
+	}
+}
+
+// add_group adds group g of one panel to the sums of R rows of a tile.
+INLINE void add_group(const tm_panel *p, const uint8_t *w, const int32_t *rec, int width,
+                      const int format, const int R, size_t g, __m256 acc[][2])
+{
+	const float *ascale = (const float *)rec + TM_SCALE8 * width, *asum = (const float *)rec + TM_ASUM8 * width;
+	if (tm_has_min(format))
+		UNROLL for (int s = 0; s < 2; s++) {
+			const __m256 min = group_min(p, format, g, s);
+			UNROLL for (int r = 0; r < R; r++)
+				acc[r][s] = _mm256_fmadd_ps(min, _mm256_set1_ps(asum[r]), acc[r][s]);
+		}
+	const int halves = tm_has_halves(format) ? 2 : 1, step = 4 / halves;
+	UNROLL for (int h = 0; h < halves; h++) {
+		__m256i sum[ROWS][2];
+		if (tm_is_w4(format))
+			dots4(w, rec, width, format, R, sum);
+		else
+			dots8(w, rec, width, format, R, h * step, h * step + step, sum);
+		UNROLL for (int s = 0; s < 2; s++) {
+			const __m256 scale = group_scale(p, format, g, h, s);
+			UNROLL for (int r = 0; r < R; r++)
+				acc[r][s] = _mm256_fmadd_ps(_mm256_mul_ps(scale, _mm256_set1_ps(ascale[r])),
+				                            _mm256_cvtepi32_ps(sum[r][s]), acc[r][s]);
+		}
+	}
+}
+
+// dot_rows multiplies a panel with rows [lane, lane+R) of a tile.
+INLINE void dot_rows(const tm_panel *p, const int32_t *tile, int width, int lane, float *out, const int format, const int R)
+{
+	__m256 acc[ROWS][2];
+	const int32_t *rec = tile + lane;
+	const uint8_t *w = p->w;
+	UNROLL for (int r = 0; r < R; r++)
+		acc[r][0] = acc[r][1] = _mm256_setzero_ps();
+	for (size_t g = 0; g < (size_t)p->groups; g++, rec += TM_WORDS8 * width, w += tm_level_bytes(format)) {
+		for (size_t i = 0; i < tm_level_bytes(format); i += 64)
+			_mm_prefetch((const char *)w + AHEAD + i, _MM_HINT_T0);
+		add_group(p, w, rec, width, format, R, g, acc);
+	}
+	UNROLL for (int r = 0; r < R; r++)
+		UNROLL for (int s = 0; s < 2; s++)
+			_mm256_storeu_ps(out + (lane + r) * TM_PANEL + s * 8, acc[r][s]);
+}
+
+INLINE void dot_format(const tm_panel *p, const int32_t *tile, int width, float *out, const int format)
+{
+	int lane = 0;
+	for (; width - lane >= 3; lane += 3)
+		dot_rows(p, tile, width, lane, out, format, 3);
+	if (width - lane == 2)
+		dot_rows(p, tile, width, lane, out, format, 2);
+	else if (width - lane == 1)
+		dot_rows(p, tile, width, lane, out, format, 1);
+}
+
+#define DOT(F) \
+	static void dot_##F(const tm_panel *p, const int32_t *t, int width, float *o) { dot_format(p, t, width, o, FMT_##F); }
+DOT(W4_0) DOT(W4_1) DOT(W4_K) DOT(W8) DOT(W8_1) DOT(W8_K) DOT(W8_S)
+
+static void dot(const tm_panel *p, int num, const uint8_t *tile, int width, float *out)
+{
+	static void (*const by_format[])(const tm_panel *, const int32_t *, int, float *) = {
+		[FMT_W4_0] = dot_W4_0, [FMT_W4_1] = dot_W4_1, [FMT_W4_K] = dot_W4_K,
+		[FMT_W8] = dot_W8, [FMT_W8_1] = dot_W8_1, [FMT_W8_K] = dot_W8_K, [FMT_W8_S] = dot_W8_S,
+	};
+	for (int i = 0; i < num; i++)
+		by_format[p[i].format](&p[i], (const int32_t *)tile, width, out + i * width * TM_PANEL);
+}
+
+static int32_t total(__m256i pairs)
+{
+	int32_t sums[8], sum = 0;
+	_mm256_storeu_si256((__m256i *)sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+	for (int i = 0; i < 8; i++)
+		sum += sums[i];
+	return sum;
+}
+
+static void quant(uint8_t *tile, int width, int lane, const float *x, int k)
+{
+	const __m256i order = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15));
+	const size_t record = (size_t)width * TM_WORDS8 * 4;
+	for (int g = 0; g < k / TM_GROUP; g++, x += TM_GROUP, tile += record) {
+		int32_t quads[TM_QUADS] = {0}, low = 0, high = 0;
+		float scale;
+		const float inv = tm_scale8(row_max(x, TM_GROUP), &scale);
+		if (inv) {
+			const __m256i a = levels16(x, _mm256_set1_ps(inv)), b = levels16(x + 16, _mm256_set1_ps(inv));
+			const __m256i q = _mm256_permute4x64_epi64(_mm256_packs_epi16(a, b), 0xd8);
+			_mm256_storeu_si256((__m256i *)quads, _mm256_shuffle_epi8(q, order));
+			low = total(a);
+			high = total(b);
+		}
+		tm_store8(tile, width, lane, quads, scale, low, high);
+	}
+}
+
+// Widened panels would save little: rows are too few at once.
+const tm_kernels8 tm_kernels8_avx2 = {.run_wide = 1, .quant = quant, .dot = dot};
+#endif
