@@ -30,6 +30,26 @@ void tm_amx_quant(uint8_t *tile, int width, int lane, const float *x, int k)
 	}
 }
 
+void tm_amx_quant8(uint8_t *tile, int width, int lane, const float *x, int k)
+{
+	const size_t record = tm_amx_record8(width);
+	for (int g = 0; g < k / TM_GROUP; g++, x += TM_GROUP, tile += record) {
+		uint8_t *to = tile + lane * TM_GROUP, *floats = tile + width * TM_GROUP + lane * 4;
+		float scale;
+		const float inv = tm_scale8(row_max(x, TM_GROUP), &scale);
+		__m512i a = _mm512_setzero_si512(), b = a;
+		if (inv) {
+			a = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x), _mm512_set1_ps(inv)));
+			b = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + 16), _mm512_set1_ps(inv)));
+		}
+		_mm_storeu_si128((__m128i *)to, _mm512_cvtepi32_epi8(a));
+		_mm_storeu_si128((__m128i *)(to + 16), _mm512_cvtepi32_epi8(b));
+		const float asum = scale * (float)_mm512_reduce_add_epi32(_mm512_add_epi32(a, b));
+		memcpy(floats, &scale, 4);
+		memcpy(floats + width * 4, &asum, 4);
+	}
+}
+
 // expand4 spreads 64 bytes of a W4 panel, which are two lines of tile order: byte b
 // of a column's four has k = W4_LOW(b) low and k + 2 high, see pack.c.
 INLINE void expand4(const uint8_t *w, __m512i below, uint8_t *to)
@@ -83,10 +103,11 @@ void tm_amx_matmul(const tm_mat *m, const tm_act *a, int panel0, int panel1,
                    float *out, size_t ldo, int accumulate, void *scratch)
 {
 	const tm_amx *amx = a->isa == TM_ISA_AMX ? &tm_amx_tiles : &tm_amx_model;
-	const int step = (int)(PASS_BYTES / (tm_amx_row_bytes(m->k) * TM_AMX_ROWS)), tiles = step < 4 ? 4 : step;
+	const size_t row = a->q8 ? tm_amx_row_bytes8(m->k) : tm_amx_row_bytes(m->k);
+	const int step = (int)(PASS_BYTES / (row * TM_AMX_ROWS)), tiles = step < 4 ? 4 : step;
 	int cols;
 	const int col0 = tm_mat_col(m, panel0, &cols);
-	tm_amx_job j = {.q16 = a->q16, .ldo = ldo, .accumulate = accumulate};
+	tm_amx_job j = {.q16 = a->q16, .q8 = a->q8, .ldo = ldo, .accumulate = accumulate};
 	for (j.row0 = 0; j.row0 < a->rows; j.row0 = j.row1) {
 		const int left = a->rows - j.row0;
 		j.row1 = tiles * TM_AMX_ROWS < left ? j.row0 + tiles * TM_AMX_ROWS : a->rows;

@@ -1,8 +1,8 @@
 // Products of many rows in the tile registers of AMX, for quantised weights. A tile
 // kernel computes the definition of matmul.h to the bit: an activation of 16 bits is
 // two bytes, 256*h + l with h signed and l not, so the sum of a group is
-// 256*(h.w) + l.w: two tile products of bytes, both below 2^21. Float work is
-// AVX-512, in the order of the other levels.
+// 256*(h.w) + l.w: two tile products of bytes, both below 2^21. One of 8 bits is a byte
+// already. Float work is AVX-512, in the order of the other levels.
 //
 // The kernel is compiled twice from amx_impl.h: with the processor's instructions
 // (amx_tiles.c), and with tile registers modelled in C (amx_model.c), which is slow
@@ -26,6 +26,11 @@ enum {
 static inline size_t tm_amx_record(int width) { return (size_t)width * (2 * TM_GROUP + 4); }
 static inline size_t tm_amx_row_bytes(int k) { return (size_t)(k / TM_GROUP) * tm_amx_record(1) + 4; }
 
+// With 8 bits it is records only: bytes [R][32], float scale [R], and that scale times
+// the sum of levels as float [R].
+static inline size_t tm_amx_record8(int width) { return (size_t)width * (TM_GROUP + 8); }
+static inline size_t tm_amx_row_bytes8(int k) { return (size_t)(k / TM_GROUP) * tm_amx_record8(1); }
+
 // tm_amx_width returns the rows of the tile that begins at row0 of `rows`.
 static inline int tm_amx_width(int rows, int row0) { return rows - row0 < TM_AMX_ROWS ? rows - row0 : TM_AMX_ROWS; }
 
@@ -34,7 +39,7 @@ static inline int tm_amx_width(int rows, int row0) { return rows - row0 < TM_AMX
 typedef struct {
 	tm_panel panel;   // expanded
 	int cols;         // of it that exist
-	const uint8_t *q16;
+	const uint8_t *q16, *q8;  // one of them, the other is null
 	int row0, row1;
 	float *out;       // row 0, first column of the panel
 	size_t ldo;
@@ -54,6 +59,7 @@ extern const tm_amx tm_amx_tiles, tm_amx_model;
 
 // tm_amx_quant writes row `lane` of a tile of `width` rows.
 void tm_amx_quant(uint8_t *tile, int width, int lane, const float *x, int k);
+void tm_amx_quant8(uint8_t *tile, int width, int lane, const float *x, int k);
 
 // tm_amx_matmul is tm_matmul for the quantised panels of m and tiled activations.
 void tm_amx_matmul(const tm_mat *m, const tm_act *a, int panel0, int panel1,

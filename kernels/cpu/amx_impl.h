@@ -50,6 +50,16 @@ static void configure(tm_amx_job *j, int width, int bytes)
 		TILE_STORE(L, (sums)[1], 64); \
 	} while (0)
 
+// STEP8 sets sums[0] to the dots of bytes.
+#define STEP8(W, A, S, w, a, sums) \
+	do { \
+		TILE_LOAD(W, w, 64); \
+		TILE_LOAD(A, a, TM_GROUP); \
+		TILE_ZERO(S); \
+		TILE_DOT_SS(S, A, W); \
+		TILE_STORE(S, (sums)[0], 64); \
+	} while (0)
+
 typedef int32_t tile_sums[2][TM_AMX_ROWS * TM_PANEL];
 
 INLINE void add_min_rows(__m512 *acc, const float *asum, __m512 min, const int R)
@@ -67,10 +77,25 @@ INLINE void add_sums(__m512 *acc, const tile_sums s, __m512 scale, const int R)
 	}
 }
 
+INLINE void add_sums8(__m512 *acc, const tile_sums s, const float *ascale, __m512 scale, const int R)
+{
+	UNROLL for (int r = 0; r < R; r++) {
+		const __m512 dot = _mm512_cvtepi32_ps(_mm512_load_si512(s[0] + r * TM_PANEL));
+		acc[r] = _mm512_fmadd_ps(_mm512_mul_ps(scale, _mm512_set1_ps(ascale[r])), dot, acc[r]);
+	}
+}
+
 // add_step does the float work of a step: half h of group g.
 INLINE void add_step(__m512 *acc, const tm_amx_job *j, const uint8_t *rec, const tile_sums s, size_t g, const int format,
-                     const int h, const int R)
+                     const int bits, const int h, const int R)
 {
+	if (bits == 8) {
+		const float *ascale = (const float *)(rec + R * TM_GROUP);
+		if (format == FMT_W16_M)
+			add_min_rows(acc, ascale + R, group_min(&j->panel, format, g), R);
+		add_sums8(acc, s, ascale, group_scale(&j->panel, format, g, h), R);
+		return;
+	}
 	if (format == FMT_W16_M)
 		add_min_rows(acc, (const float *)(rec + R * 2 * TM_GROUP), group_min(&j->panel, format, g), R);
 	add_sums(acc, s, group_scale(&j->panel, format, g, h), R);
@@ -81,7 +106,7 @@ INLINE void put(const tm_amx_job *j, const __m512 *acc, const float *scale, int 
 	const __mmask16 mask = (__mmask16)((1u << j->cols) - 1);
 	float *out = j->out + j->ldo * (size_t)row;
 	UNROLL for (int r = 0; r < R; r++, out += j->ldo) {
-		__m512 v = _mm512_mul_ps(acc[r], _mm512_set1_ps(scale[r]));
+		__m512 v = scale ? _mm512_mul_ps(acc[r], _mm512_set1_ps(scale[r])) : acc[r];
 		if (j->accumulate)
 			v = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, out), v);
 		_mm512_mask_storeu_ps(out, mask, v);
@@ -90,12 +115,13 @@ INLINE void put(const tm_amx_job *j, const __m512 *acc, const float *scale, int 
 
 // tile_rows multiplies a panel with a tile of R rows. The float work of a step
 // stands behind the tile work of the next, so that the two overlap.
-INLINE void tile_rows(const tm_amx_job *j, int row, const int format, const int R)
+INLINE void tile_rows(const tm_amx_job *j, int row, const int format, const int bits, const int R)
 {
 	const int halves = format == FMT_W16_S, bytes = halves ? 16 : 32;
-	const size_t record = tm_amx_record(R), groups = (size_t)j->panel.groups;
-	const uint8_t *tile = j->q16 + tm_amx_row_bytes(j->panel.k) * (size_t)row, *w = j->panel.w;
-	const uint8_t *rec = tile + R * 4;
+	const size_t record = bits == 8 ? tm_amx_record8(R) : tm_amx_record(R), groups = (size_t)j->panel.groups;
+	const uint8_t *tile = bits == 8 ? j->q8 + tm_amx_row_bytes8(j->panel.k) * (size_t)row
+	                                : j->q16 + tm_amx_row_bytes(j->panel.k) * (size_t)row;
+	const uint8_t *rec = bits == 8 ? tile : tile + R * 4, *w = j->panel.w;
 	tile_sums sums[2] __attribute__((aligned(64)));
 	__m512 acc[TM_AMX_ROWS];
 	UNROLL for (int r = 0; r < R; r++)
@@ -103,37 +129,48 @@ INLINE void tile_rows(const tm_amx_job *j, int row, const int format, const int 
 	for (size_t g = 0; g < groups; g++, rec += record, w += 512) {
 		const uint8_t *low = rec + R * TM_GROUP;
 		if (halves) {
-			STEP(0, 1, 2, 3, w, rec, low, sums[0]);
+			if (bits == 8)
+				STEP8(0, 1, 2, w, rec, sums[0]);
+			else
+				STEP(0, 1, 2, 3, w, rec, low, sums[0]);
 			if (g > 0)
-				add_step(acc, j, rec - record, sums[1], g - 1, format, 1, R);
-			STEP(4, 5, 6, 7, w + 256, rec + bytes, low + bytes, sums[1]);
-			add_step(acc, j, rec, sums[0], g, format, 0, R);
+				add_step(acc, j, rec - record, sums[1], g - 1, format, bits, 1, R);
+			if (bits == 8)
+				STEP8(4, 5, 6, w + 256, rec + bytes, sums[1]);
+			else
+				STEP(4, 5, 6, 7, w + 256, rec + bytes, low + bytes, sums[1]);
+			add_step(acc, j, rec, sums[0], g, format, bits, 0, R);
 			continue;
 		}
-		if (g % 2 == 0)
+		if (bits == 8 && g % 2 == 0)
+			STEP8(0, 1, 2, w, rec, sums[0]);
+		else if (bits == 8)
+			STEP8(4, 5, 6, w, rec, sums[1]);
+		else if (g % 2 == 0)
 			STEP(0, 1, 2, 3, w, rec, low, sums[0]);
 		else
 			STEP(4, 5, 6, 7, w, rec, low, sums[1]);
 		if (g > 0)
-			add_step(acc, j, rec - record, sums[(g - 1) % 2], g - 1, format, 0, R);
+			add_step(acc, j, rec - record, sums[(g - 1) % 2], g - 1, format, bits, 0, R);
 	}
-	add_step(acc, j, rec - record, sums[halves ? 1 : (groups - 1) % 2], groups - 1, format, halves, R);
-	put(j, acc, (const float *)tile, row, R);
+	add_step(acc, j, rec - record, sums[halves ? 1 : (groups - 1) % 2], groups - 1, format, bits, halves, R);
+	put(j, acc, bits == 8 ? NULL : (const float *)tile, row, R);
 }
 
-static void rows_plain(const tm_amx_job *j, int row) { tile_rows(j, row, FMT_W16, TM_AMX_ROWS); }
-static void rows_min(const tm_amx_job *j, int row) { tile_rows(j, row, FMT_W16_M, TM_AMX_ROWS); }
-static void rows_halves(const tm_amx_job *j, int row) { tile_rows(j, row, FMT_W16_S, TM_AMX_ROWS); }
-
+#define ROWS(NAME, FORMAT, BITS) \
+	static void full_##NAME##_##BITS(const tm_amx_job *j, int row) { tile_rows(j, row, FORMAT, BITS, TM_AMX_ROWS); } \
+	static void few_##NAME##_##BITS(const tm_amx_job *j, int row, int width) { tile_rows(j, row, FORMAT, BITS, width); }
 // The last tile's sums are in memory, since how many there are is not constant.
-static void few_plain(const tm_amx_job *j, int row, int width) { tile_rows(j, row, FMT_W16, width); }
-static void few_min(const tm_amx_job *j, int row, int width) { tile_rows(j, row, FMT_W16_M, width); }
-static void few_halves(const tm_amx_job *j, int row, int width) { tile_rows(j, row, FMT_W16_S, width); }
+ROWS(plain, FMT_W16, 16) ROWS(min, FMT_W16_M, 16) ROWS(halves, FMT_W16_S, 16)
+ROWS(plain, FMT_W16, 8) ROWS(min, FMT_W16_M, 8) ROWS(halves, FMT_W16_S, 8)
 
 static void run(tm_amx_job *j)
 {
-	static void (*const full[])(const tm_amx_job *, int) = {rows_plain, rows_min, rows_halves};
-	static void (*const few[])(const tm_amx_job *, int, int) = {few_plain, few_min, few_halves};
+	static void (*const full[][3])(const tm_amx_job *, int) = {
+		{full_plain_16, full_min_16, full_halves_16}, {full_plain_8, full_min_8, full_halves_8}};
+	static void (*const few[][3])(const tm_amx_job *, int, int) = {
+		{few_plain_16, few_min_16, few_halves_16}, {few_plain_8, few_min_8, few_halves_8}};
+	const int form = j->q8 != NULL;
 	const int kind = j->panel.format - FMT_W16, bytes = kind == FMT_W16_S - FMT_W16 ? 16 : 32;
 	const int left = (j->row1 - j->row0) % TM_AMX_ROWS, last = j->row1 - left;
 	// Changing shapes costs, so a panel begins with the one that the last ended with.
@@ -143,11 +180,11 @@ static void run(tm_amx_job *j)
 			if (!left)
 				continue;
 			configure(j, left, bytes);
-			few[kind](j, last, left);
+			few[form][kind](j, last, left);
 		} else if (last > j->row0) {
 			configure(j, TM_AMX_ROWS, bytes);
 			for (int row = j->row0; row < last; row += TM_AMX_ROWS)
-				full[kind](j, row);
+				full[form][kind](j, row);
 		}
 	}
 }

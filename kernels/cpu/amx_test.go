@@ -65,31 +65,38 @@ func TestTilesOfMixedParts(t *testing.T) {
 		}
 		p := mustProbe(t, c.dtypes, c.rows, c.k, c.interleaved, files, 3)
 		x := randomRows(r, c.batch, c.k)
-		want := product(p, int(Portable), x, c.batch)
-		for _, isa := range levels {
-			run := p.newRun(isa, c.batch)
-			for i := range c.batch {
-				run.fill(x, c.batch-1-i, c.batch-i)
+		for _, acts := range []Activations{Activations16, Activations8} {
+			p.acts = acts
+			want := product(p, int(Portable), x, c.batch)
+			for _, isa := range levels {
+				run := p.newRun(isa, c.batch)
+				what := fmt.Sprintf("%v %s activations %d", c.dtypes, isaName(isa), acts.bits())
+				if want := !slices.Contains(c.dtypes, bf16); run.tiled() != want { // whose levels are no bytes
+					t.Errorf("%s: %d rows are tiled: %v, want %v", what, c.batch, !want, want)
+				}
+				checkMixed(t, what, run, x, want)
+				run.close()
 			}
-			for i := range p.panels() {
-				run.multiply(i, i+1, false)
-			}
-			what := fmt.Sprintf("%v %s", c.dtypes, isaName(isa))
-			if want := !slices.Contains(c.dtypes, bf16); run.tiled() != want { // whose levels are no bytes
-				t.Errorf("%s: %d rows are tiled: %v, want %v", what, c.batch, !want, want)
-			}
-			sameBits(t, what, run.out, want)
-			run.multiply(0, p.panels(), true)
-			for i := range want {
-				want[i] += want[i]
-			}
-			sameBits(t, what+" accumulated", run.out, want)
-			for i := range want {
-				want[i] /= 2
-			}
-			run.close()
 		}
 	}
+}
+
+// checkMixed fills rows and multiplies panels one by one, then all in one call.
+func checkMixed(t *testing.T, what string, run *probeRun, x, want []float32) {
+	t.Helper()
+	for i := range run.rows {
+		run.fill(x, run.rows-1-i, run.rows-i)
+	}
+	for i := range run.p.panels() {
+		run.multiply(i, i+1, false)
+	}
+	sameBits(t, what, run.out, want)
+	run.multiply(0, run.p.panels(), true)
+	double := make([]float32, len(want))
+	for i, v := range want {
+		double[i] = v + v
+	}
+	sameBits(t, what+" accumulated", run.out, double)
 }
 
 // Any number of rows may be tiled: fewer than the threshold are not for speed only.
@@ -100,22 +107,24 @@ func TestFewRowsInTiles(t *testing.T) {
 	for _, f := range formats[3:] {
 		p := mustProbe(t, []int{f.dtype}, []int{n}, k, false, [][]byte{randomFile(r, f.dtype, n, k)}, 2)
 		x := randomRows(r, 15, k)
-		want := product(p, int(Portable), x, 15)
-		for _, isa := range levels {
-			for _, rows := range []int{0, 1, 2, 7, 15} {
-				run := p.newRun(isa, rows)
-				if run.tiled() {
-					t.Errorf("%d rows are tiled", rows)
+		eachForm(p, f, k, func(name string, _ taken) {
+			want := product(p, int(Portable), x, 15)
+			for _, isa := range levels {
+				for _, rows := range []int{0, 1, 2, 7, 15} {
+					run := p.newRun(isa, rows)
+					if run.tiled() {
+						t.Errorf("%d rows are tiled", rows)
+					}
+					run.tile(true)
+					if rows > 0 {
+						run.fill(x, 0, rows)
+					}
+					run.multiply(0, p.panels(), false)
+					sameBits(t, fmt.Sprintf("%s %s rows %d", name, isaName(isa), rows), run.out, want[:rows*n])
+					run.close()
 				}
-				run.tile(true)
-				if rows > 0 {
-					run.fill(x, 0, rows)
-				}
-				run.multiply(0, p.panels(), false)
-				sameBits(t, fmt.Sprintf("%s %s rows %d", f.name, isaName(isa), rows), run.out, want[:rows*n])
-				run.close()
 			}
-		}
+		})
 	}
 }
 

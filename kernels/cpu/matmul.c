@@ -49,7 +49,7 @@ size_t tm_act_bytes(int acts, int rows, int k)
 void tm_act_init(tm_act *a, int isa, int acts, int rows, int k, void *mem)
 {
 	uint8_t *at = mem;
-	const int tiled = isa >= TM_ISA_AMX && rows >= TM_AMX_LEAST && !(acts & (TM_ACT_PLAIN | TM_ACT_Q8));
+	const int tiled = isa >= TM_ISA_AMX && rows >= TM_AMX_LEAST && !(acts & TM_ACT_PLAIN);
 	*a = (tm_act){.isa = isa, .rows = rows, .k = k, .acts = acts, .tiled = tiled};
 	if (acts & TM_ACT_Q16) {
 		a->q16 = at;
@@ -76,8 +76,12 @@ static void fill_tiled(const tm_act *a, const float *x, size_t ldx, int row0, in
 #if defined(__x86_64__)
 	for (int r = row0; r < row1; r++) {
 		const int begin = r / TM_AMX_ROWS * TM_AMX_ROWS;
-		tm_amx_quant(a->q16 + tm_amx_row_bytes(a->k) * begin, tm_amx_width(a->rows, begin), r - begin,
-		             x + ldx * (size_t)(r - row0), a->k);
+		const int width = tm_amx_width(a->rows, begin);
+		const float *row = x + ldx * (size_t)(r - row0);
+		if (a->q8)
+			tm_amx_quant8(a->q8 + tm_amx_row_bytes8(a->k) * begin, width, r - begin, row, a->k);
+		else
+			tm_amx_quant(a->q16 + tm_amx_row_bytes(a->k) * begin, width, r - begin, row, a->k);
 	}
 #endif
 }
@@ -85,7 +89,7 @@ static void fill_tiled(const tm_act *a, const float *x, size_t ldx, int row0, in
 void tm_act_fill(const tm_act *a, const float *x, size_t ldx, int row0, int row1)
 {
 	const tm_kernels *kern = kernels(a->isa);
-	if (a->tiled && a->acts & TM_ACT_Q16)
+	if (a->tiled && a->acts & (TM_ACT_Q16 | TM_ACT_Q8))
 		fill_tiled(a, x, ldx, row0, row1);
 	if (a->tiled && !(a->acts & TM_ACT_F32))
 		return;
@@ -97,7 +101,7 @@ void tm_act_fill(const tm_act *a, const float *x, size_t ldx, int row0, int row1
 			const float *row = x + ldx * (size_t)(r - row0);
 			if (a->acts & TM_ACT_Q16 && !a->tiled)
 				kern->quant(a->q16 + q16 * begin, end - begin, r - begin, row, a->k);
-			if (a->acts & TM_ACT_Q8)
+			if (a->acts & TM_ACT_Q8 && !a->tiled)
 				kernels8(a->isa)->quant(a->q8 + q8 * begin, end - begin, r - begin, row, a->k);
 			if (a->acts & TM_ACT_F32)
 				fill_f32(a->f32 + f32 * begin, end - begin, r - begin, row, a->k);

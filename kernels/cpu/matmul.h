@@ -131,7 +131,7 @@ typedef struct {
 	int rows;
 	int k;
 	int acts;     // TM_ACT_* forms held
-	int tiled;    // q16 is for the tile registers, see amx.h
+	int tiled;    // q16 or q8 is for the tile registers, see amx.h
 	uint8_t *q16;  // tiles of records, see matmul_impl.h
 	uint8_t *q8;   // the same for TM_ACT_Q8
 	float *f32;    // tiles of [k][rows of tile]

@@ -39,16 +39,21 @@ func tilesAgree(level Level) bool {
 		if err != nil {
 			return false
 		}
-		var out [2][]float32
-		for i, l := range []Level{level, AVX512} {
-			run := p.newRun(int(l), rows)
-			run.fill(x, 0, rows)
-			run.multiply(0, p.panels(), false)
-			out[i] = slices.Clone(run.out)
-			run.close()
+		same := true
+		for _, acts := range []Activations{Activations16, Activations8} {
+			p.acts = acts
+			var out [2][]float32
+			for i, l := range []Level{level, AVX512} {
+				run := p.newRun(int(l), rows)
+				run.fill(x, 0, rows)
+				run.multiply(0, p.panels(), false)
+				out[i] = slices.Clone(run.out)
+				run.close()
+			}
+			same = same && slices.Equal(out[0], out[1])
 		}
 		p.close()
-		if !slices.Equal(out[0], out[1]) {
+		if !same {
 			return false
 		}
 	}
