@@ -107,6 +107,14 @@ func dropWindows(log *slog.Logger, ck *model.Checkpoint) error {
 	return nil
 }
 
+// activations is the form that the options ask for.
+func (o *LoadOptions) activations() cpu.Activations {
+	if o.Activations8 {
+		return cpu.Activations8
+	}
+	return cpu.Activations16
+}
+
 // store makes the store of packed weights, which keeps them in a file if the
 // options name a folder for it. The file is named by the model's place and by what
 // of it this process loads, so that a changed model replaces its own file.
@@ -155,7 +163,7 @@ func (d *cpuDevices) make(c backendConfig) (Backend, error) {
 	}
 	b, err := cpu.New(cpu.Config{
 		Threads: end - first, CPUs: cpus, KV: c.kv, MaxRows: c.core.MaxNumTokens, ISA: d.o.ISA, Loaded: d.o.Loaded, Store: d.store, Group: group,
-		Nice: d.o.Nice, Shared: d.o.sharesPool(),
+		Nice: d.o.Nice, Shared: d.o.sharesPool(), Activations: d.o.activations(),
 		Release: c.release,
 	})
 	if err != nil {

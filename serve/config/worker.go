@@ -53,6 +53,7 @@ type Worker struct {
 	AdminAddr      string  `mapstructure:"admin_addr"`         // host:port, or off
 	PackedDir      string  `mapstructure:"packed_weights_dir"` // empty = in the folder of models and caches, or off
 	DType          string  `mapstructure:"dtype"`              // of arithmetic with weights: auto or float32
+	Activations    string  `mapstructure:"activations"`        // beside quantised weights: auto, int16 or int8
 
 	TLS TLS `mapstructure:"tls"`
 
@@ -157,8 +158,8 @@ type Transceiver struct {
 }
 
 // cpuPrefillMixed bounds the gap between tokens that a long prompt causes: on a
-// CPU larger chunks are hardly faster.
-const cpuPrefillMixed = 512
+// CPU larger chunks are hardly faster, and the others' tokens wait for all of a chunk.
+const cpuPrefillMixed = 128
 
 // maxBatch is more than any worker runs, and little enough to make lists of.
 const maxBatch = 1 << 20
@@ -181,7 +182,7 @@ func DefaultWorker() Worker {
 			MaxQueued: c.MaxQueued, MaxPrefillMixed: cpuPrefillMixed,
 		},
 		Cluster: defaultCluster(), EnableChunkedPrefill: c.ChunkPrefill, StallThreshold: 10, ShutdownGrace: 30,
-		AdminAddr: "127.0.0.1:0", DType: "auto", ToolParser: byTemplate, ReasoningParser: byTemplate,
+		AdminAddr: "127.0.0.1:0", DType: "auto", Activations: "auto", ToolParser: byTemplate, ReasoningParser: byTemplate,
 	}
 }
 
@@ -322,6 +323,8 @@ func (w Worker) Validate() error {
 	bad(w.ShutdownGrace < 0, "shutdown_grace_sec: %g must not be negative", w.ShutdownGrace)
 	bad(w.Threads < 0 || w.Threads > 1024, "threads: %d must be 1 to 1024, or 0 for all cores", w.Threads)
 	bad(w.DType != "auto" && w.DType != "float32", "dtype: %q must be auto or float32", w.DType)
+	bad(!slices.Contains([]string{"auto", "int16", "int8"}, w.Activations), "activations: %q must be auto, int16 or int8", w.Activations)
+	bad(w.DType == "float32" && w.Activations == "int8", "activations: int8 is of quantised weights, which dtype: float32 decodes: drop one of them")
 	bad(w.ThreadsNice < 0 || w.ThreadsNice > 19, "threads_nice: %d must be 0 to 19", w.ThreadsNice)
 	bad(w.PinSkip < 0, "pin_threads_skip: %d must not be negative", w.PinSkip)
 	if err := w.TLS.validate(); err != nil {

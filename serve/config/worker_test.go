@@ -147,6 +147,13 @@ func TestWorkerDType(t *testing.T) {
 	if _, _, err := loadWorker(t, executor.Mixed, "dtype: [1]"); err == nil {
 		t.Error("a list is taken for a type")
 	}
+	for text, named := range map[string]string{
+		"activations: int8": "", "activations: int16": "", "activations: int4": "activations", "{dtype: float32, activations: int8}": "activations",
+	} {
+		if _, _, err := loadWorker(t, executor.Mixed, text); (err == nil) != (named == "") || err != nil && !strings.Contains(err.Error(), named+": ") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
 }
 
 func TestWorkerForeignKeys(t *testing.T) {
@@ -236,7 +243,7 @@ func TestWorkerCore(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := executor.DefaultConfig()
-	want.Role, want.PrefillMixed = executor.Ctx, 512
+	want.Role, want.PrefillMixed = executor.Ctx, 128
 	if got := def.Core(executor.Ctx); !reflect.DeepEqual(got, want) {
 		t.Errorf("defaults differ:\n got %+v\nwant %+v", got, want)
 	}

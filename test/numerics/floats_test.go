@@ -70,7 +70,7 @@ func half(v float32) uint16 {
 
 func openFloats(t *testing.T, f floats) *cpu.Backend {
 	t.Helper()
-	return build(t, tensor.F32, "", func(b *cpu.Backend) model.Ops { f.Backend = b; return f }, model.AsF32())
+	return build(t, cpu.Config{}, tensor.F32, func(b *cpu.Backend) model.Ops { f.Backend = b; return f }, model.AsF32())
 }
 
 // The accuracy of checkpoints in F16 and BF16, whose weights become levels: beside

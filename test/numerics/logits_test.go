@@ -16,12 +16,12 @@ const blockTokens = 16
 // open loads the default model on the CPU backend.
 func open(t *testing.T, kv tensor.DType, isa string, opts ...model.Option) *cpu.Backend {
 	t.Helper()
-	return build(t, kv, isa, func(b *cpu.Backend) model.Ops { return b }, opts...)
+	return build(t, cpu.Config{ISA: isa}, kv, func(b *cpu.Backend) model.Ops { return b }, opts...)
 }
 
-// build loads the default model on a CPU backend through the ops around it; it skips
-// where the model has not been fetched (make test fetches it).
-func build(t *testing.T, kv tensor.DType, isa string, around func(*cpu.Backend) model.Ops, opts ...model.Option) *cpu.Backend {
+// build loads the default model on a CPU backend as cfg says, through the ops around
+// it; it skips where the model has not been fetched (make test fetches it).
+func build(t *testing.T, cfg cpu.Config, kv tensor.DType, around func(*cpu.Backend) model.Ops, opts ...model.Option) *cpu.Backend {
 	t.Helper()
 	path, err := hub.Locate(hub.DefaultModel)
 	if errors.Is(err, hub.ErrNotPulled) {
@@ -37,7 +37,8 @@ func build(t *testing.T, kv tensor.DType, isa string, around func(*cpu.Backend) 
 	defer ck.Close()
 	c := ck.Config
 	shape := tensor.KVShape{Layers: c.Layers, KVHeads: c.KVHeads, HeadDim: c.HeadDim, BlockTokens: blockTokens, Blocks: 64, DType: kv}
-	b, err := cpu.New(cpu.Config{KV: shape, MaxRows: 1024, ISA: isa})
+	cfg.KV, cfg.MaxRows = shape, 1024
+	b, err := cpu.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,5 +138,19 @@ func TestLogitsAgreeWithTransformers(t *testing.T) {
 				t.Errorf("mean KL %.2e (at most %.0e), agreement %.2f %% (at least %.1f %%)", kl, tc.atMost, 100*agree, 100*tc.agree)
 			}
 		})
+	}
+}
+
+// Activations of 8 bits are on request: this is what they cost on the default model.
+func TestActivationsOfEightBits(t *testing.T) {
+	texts := readReference(t)
+	if testing.Short() {
+		texts = texts[:10]
+	}
+	b := build(t, cpu.Config{Activations: cpu.Activations8}, tensor.BF16, func(b *cpu.Backend) model.Ops { return b })
+	f := compare(t, b, texts)
+	t.Log(f)
+	if kl, agree := f.mean(); kl > 5e-3 || kl < 1e-4 || agree < 0.96 {
+		t.Errorf("%v, want a divergence of at most 5e-3 (and more than 16 bits have), and 96 %%", f)
 	}
 }
