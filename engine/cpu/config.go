@@ -18,8 +18,9 @@ const WeightForm = kernels.Layout
 // Activations is what products with quantised weights turn activations into.
 type Activations int
 
-// The forms. Activations8 makes products of many rows faster and is much less exact;
-// weights in F16 and BF16 keep 16 bits with it.
+// The forms. Activations8 makes products faster that wait for arithmetic, from AVX2 on
+// (portable C, also of arm64, is slower with it), and is much less exact; weights in F16
+// and BF16 keep 16 bits with it.
 const (
 	Activations16 Activations = iota // integers of 16 bits with a scale per row
 	Activations8                     // integers of 8 bits with a scale per 32 values of a row

@@ -20,8 +20,8 @@ const (
 // Activations is what products with quantised weights turn activations into.
 type Activations int
 
-// The forms. Activations8 is for weights of at most 8 bits: products of many rows are
-// faster, and much less exact.
+// The forms. Activations8 is for weights of at most 8 bits: from AVX2 on products that
+// wait for arithmetic are faster with it, and they are much less exact.
 const (
 	Activations16 Activations = iota // integers of 16 bits with a scale per row
 	Activations8                     // integers of 8 bits with a scale per 32 values of a row
