@@ -22,7 +22,7 @@
 //
 // On demand activations become 8-bit integers with a scale per row and group
 // (tm_mat_acts), for weights of at most 8 bits: processors multiply twice as many
-// of these, but a 135M model loses 3 % of its first choices. Then, asum being the
+// of these, but a 135M model loses nearly 4 % of its first choices. Then, asum being the
 // rounded product of ascale[g] and the sum of the integers:
 //
 //   acc = fma(min[g], asum[g], acc)
