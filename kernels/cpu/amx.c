@@ -50,26 +50,27 @@ void tm_amx_quant8(uint8_t *tile, int width, int lane, const float *x, int k)
 	}
 }
 
-// expand4 spreads 64 bytes of a W4 panel, which are two lines of tile order: byte b
-// of a column's four has k = W4_LOW(b) low and k + 2 high, see pack.c.
-INLINE void expand4(const uint8_t *w, __m512i below, uint8_t *to)
+// ordered makes two lines of tile order of two quads, whose k of a column's four bytes
+// are TM_QUAD: even ones belong to the first line.
+INLINE void ordered(__m512i first, __m512i second, uint8_t *to)
 {
-	const __m512i nibble = _mm512_set1_epi8(15);
 	const __m512i order = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15));
-	const __m512i x = _mm512_shuffle_epi8(_mm512_loadu_si512(w), order);
-	const __m512i low = _mm512_sub_epi8(_mm512_and_si512(x, nibble), below);
-	const __m512i high = _mm512_sub_epi8(_mm512_and_si512(_mm512_srli_epi16(x, 4), nibble), below);
-	_mm512_storeu_si512(to, _mm512_mask_blend_epi16(0xaaaaaaaa, low, _mm512_slli_epi32(high, 16)));
-	_mm512_storeu_si512(to + 64, _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(low, 16), high));
+	first = _mm512_shuffle_epi8(first, order);
+	second = _mm512_shuffle_epi8(second, order);
+	_mm512_storeu_si512(to, _mm512_mask_blend_epi16(0xaaaaaaaa, first, _mm512_slli_epi32(second, 16)));
+	_mm512_storeu_si512(to + 64, _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(first, 16), second));
 }
 
-// expand8 joins two pairs of k, 16 columns each, to a line of tile order.
-INLINE void expand8(const uint8_t *w, uint8_t *to)
+// expand4 spreads 64 bytes of a W4 panel, which are two lines of tile order.
+INLINE void expand4(const uint8_t *w, __m512i below, uint8_t *to)
 {
-	const __m512i even = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)w));
-	const __m512i odd = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(w + 32)));
-	_mm512_storeu_si512(to, _mm512_or_si512(even, _mm512_slli_epi32(odd, 16)));
+	const __m512i nibble = _mm512_set1_epi8(15), x = _mm512_loadu_si512(w);
+	ordered(_mm512_sub_epi8(_mm512_and_si512(x, nibble), below),
+	        _mm512_sub_epi8(_mm512_and_si512(_mm512_srli_epi16(x, 4), nibble), below), to);
 }
+
+// expand8 does so for 128 bytes of a W8 panel.
+INLINE void expand8(const uint8_t *w, uint8_t *to) { ordered(_mm512_loadu_si512(w), _mm512_loadu_si512(w + 64), to); }
 
 // expand writes a panel in tile order to scratch: format and scales are those of
 // the widened form, levels are bytes, per group [8][16 columns][4 consecutive k].
@@ -85,12 +86,12 @@ static tm_panel expand(const tm_panel *p, uint8_t *scratch)
 		if (to.format == FMT_W16_S)
 			_mm512_storeu_ps(s + 64, group_scale(p, p->format, g, 1));
 		s += to.format == FMT_W16 ? 64 : 128;
-		if (tm_is_w4(p->format))
-			for (int v = 0; v < 4; v++)
+		for (int v = 0; v < 4; v++) {
+			if (tm_is_w4(p->format))
 				expand4(p->w + g * 256 + v * 64, below, w + v * 128);
-		else
-			for (int i = 0; i < 8; i++)
-				expand8(p->w + g * 512 + i * 64, w + i * 64);
+			else
+				expand8(p->w + g * 512 + v * 128, w + v * 128);
+		}
 	}
 	return to;
 }

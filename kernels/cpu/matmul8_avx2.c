@@ -9,18 +9,6 @@
 
 INLINE __m256i word(const int32_t *rec, const int i) { return _mm256_set1_epi32(rec[i]); }
 
-// bytes8 makes quads 2v and 2v+1 of 8-bit levels, of columns 0 to 7 and of the others.
-INLINE void bytes8(const uint8_t *w, const int v, __m256i quad[2][2])
-{
-	const __m256i *at = (const __m256i *)(w + v * 128);
-	UNROLL for (int i = 0; i < 2; i++) {
-		const __m256i x = _mm256_loadu_si256(at + i), y = _mm256_loadu_si256(at + i + 2);
-		const __m256i low = _mm256_unpacklo_epi8(x, y), high = _mm256_unpackhi_epi8(x, y);
-		quad[i][0] = _mm256_permute2x128_si256(low, high, 0x20);
-		quad[i][1] = _mm256_permute2x128_si256(low, high, 0x31);
-	}
-}
-
 // dots4 sets the sums of R rows to the dots with a group of 4-bit levels. Those of a
 // lane of 16 bits are at most 16 * 15 * 127, which fits.
 INLINE void dots4(const uint8_t *w, const int32_t *rec, int width, const int format, const int R, __m256i sum[][2])
@@ -43,28 +31,25 @@ INLINE void dots4(const uint8_t *w, const int32_t *rec, int width, const int for
 		}
 }
 
-// dots8 does so for the quads [2*from, 2*to) of 8-bit levels. The product of bytes
+// dots8 does so for the quads [from, to) of 8-bit levels. The product of bytes
 // wants one of them unsigned: signed ones give their sign to the activations.
 INLINE void dots8(const uint8_t *w, const int32_t *rec, int width, const int format, const int R, const int from,
                   const int to, __m256i sum[][2])
 {
 	UNROLL for (int r = 0; r < R; r++)
 		sum[r][0] = sum[r][1] = _mm256_setzero_si256();
-	UNROLL for (int v = from; v < to; v++) {
-		__m256i quad[2][2];
-		bytes8(w, v, quad);
-		UNROLL for (int i = 0; i < 2; i++)
-			UNROLL for (int s = 0; s < 2; s++) {
-				const __m256i x = quad[i][s], size = tm_has_min(format) ? x : _mm256_abs_epi8(x);
-				UNROLL for (int r = 0; r < R; r++) {
-					__m256i a = word(rec, (2 * v + i) * width + r);
-					if (!tm_has_min(format))
-						a = _mm256_sign_epi8(a, x);
-					a = _mm256_madd_epi16(_mm256_maddubs_epi16(size, a), _mm256_set1_epi16(1));
-					sum[r][s] = _mm256_add_epi32(sum[r][s], a);
-				}
+	UNROLL for (int q = from; q < to; q++)
+		UNROLL for (int s = 0; s < 2; s++) {
+			const __m256i x = _mm256_loadu_si256((const __m256i *)(w + q * 64 + s * 32));
+			const __m256i size = tm_has_min(format) ? x : _mm256_abs_epi8(x);
+			UNROLL for (int r = 0; r < R; r++) {
+				__m256i a = word(rec, q * width + r);
+				if (!tm_has_min(format))
+					a = _mm256_sign_epi8(a, x);
+				a = _mm256_madd_epi16(_mm256_maddubs_epi16(size, a), _mm256_set1_epi16(1));
+				sum[r][s] = _mm256_add_epi32(sum[r][s], a);
 			}
-	}
+		}
 }
 
 // add_group adds group g of one panel to the sums of R rows of a tile.
@@ -78,7 +63,7 @@ INLINE void add_group(const tm_panel *p, const uint8_t *w, const int32_t *rec, i
 			UNROLL for (int r = 0; r < R; r++)
 				acc[r][s] = _mm256_fmadd_ps(min, _mm256_set1_ps(asum[r]), acc[r][s]);
 		}
-	const int halves = tm_has_halves(format) ? 2 : 1, step = 4 / halves;
+	const int halves = tm_has_halves(format) ? 2 : 1, step = TM_QUADS / halves;
 	UNROLL for (int h = 0; h < halves; h++) {
 		__m256i sum[ROWS][2];
 		if (tm_is_w4(format))

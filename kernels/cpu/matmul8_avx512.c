@@ -36,16 +36,11 @@ INLINE void bytes4(const uint8_t *w, const int v, __m512i quad[2])
 // bytes8 does so for 8-bit levels, which become unsigned.
 INLINE void bytes8(const uint8_t *w, const int v, const int format, __m512i quad[2])
 {
-	// Unpacked are columns 0 to 3 and 8 to 11 of both quads, and the others.
-	const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), second = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
-	__m512i x = _mm512_loadu_si512(w + v * 128), y = _mm512_loadu_si512(w + v * 128 + 64);
-	if (!tm_has_min(format)) {
-		x = _mm512_xor_si512(x, _mm512_set1_epi8((char)0x80));
-		y = _mm512_xor_si512(y, _mm512_set1_epi8((char)0x80));
+	UNROLL for (int i = 0; i < 2; i++) {
+		quad[i] = _mm512_loadu_si512(w + v * 128 + i * 64);
+		if (!tm_has_min(format))
+			quad[i] = _mm512_xor_si512(quad[i], _mm512_set1_epi8((char)0x80));
 	}
-	const __m512i low = _mm512_unpacklo_epi8(x, y), high = _mm512_unpackhi_epi8(x, y);
-	quad[0] = _mm512_permutex2var_epi64(low, first, high);
-	quad[1] = _mm512_permutex2var_epi64(low, second, high);
 }
 
 INLINE void bytes(const uint8_t *w, const int v, const int format, __m512i quad[2])

@@ -20,8 +20,10 @@ INLINE __m256i level_pair(const uint8_t *w, const int format, const int j, const
 		__m256i c = _mm256_slli_epi16(_mm256_and_si256(_mm256_loadu_si256(at + 4), low), 4);
 		return _mm256_srai_epi16(_mm256_or_si256(_mm256_or_si256(a, b), c), 4);
 	}
-	if (!tm_is_w4(format))
-		return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(w + j * 32 + side * 16)));
+	if (!tm_is_w4(format)) {
+		__m256i x = _mm256_loadu_si256((const __m256i *)(w + j / 4 * 128 + j % 2 * 64 + side * 32));
+		return _mm256_srai_epi16(j % 4 / 2 ? x : _mm256_slli_epi16(x, 8), 8);
+	}
 	__m256i x = _mm256_loadu_si256((const __m256i *)(w + j / 4 * 64 + side * 32));
 	x = _mm256_and_si256(_mm256_srli_epi16(x, j % 4 * 4), _mm256_set1_epi16(15));
 	return format == FMT_W4_0 ? _mm256_sub_epi16(x, _mm256_set1_epi16(8)) : x;

@@ -33,22 +33,26 @@ INLINE void dots_w4(const uint8_t *w, const int32_t *rec, const int R, const int
 		sum[r] = _mm512_add_epi32(sum[r], _mm512_srai_epi32(odd[r], 4));
 }
 
-INLINE __m512i level8(const uint8_t *w, const int i)
+// levels8 makes the two pairs of quad q of 8-bit levels.
+INLINE void levels8(const uint8_t *w, const int q, __m512i lev[2])
 {
-	return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)(w + i * 32)));
+	const __m512i x = _mm512_loadu_si512(w + q * 64);
+	lev[0] = _mm512_srai_epi16(_mm512_slli_epi16(x, 8), 8);
+	lev[1] = _mm512_srai_epi16(x, 8);
 }
 
-// dots_w8 does so for the pairs [from, to) of 8-bit levels, in two chains.
+// dots_w8 does so for the quads [from, to) of 8-bit levels, in two chains.
 INLINE void dots_w8(const uint8_t *w, const int32_t *rec, const int R, const int from, const int to, __m512i *sum)
 {
 	__m512i odd[TM_TILE];
 	UNROLL for (int r = 0; r < R; r++)
 		sum[r] = odd[r] = _mm512_setzero_si512();
-	UNROLL for (int i = from; i < to; i += 2) {
-		__m512i w0 = level8(w, i), w1 = level8(w, i + 1);
+	UNROLL for (int q = from; q < to; q++) {
+		__m512i lev[2];
+		levels8(w, q, lev);
 		UNROLL for (int r = 0; r < R; r++) {
-			sum[r] = _mm512_dpwssd_epi32(sum[r], w0, pair(rec, i * R + r));
-			odd[r] = _mm512_dpwssd_epi32(odd[r], w1, pair(rec, (i + 1) * R + r));
+			sum[r] = _mm512_dpwssd_epi32(sum[r], lev[0], pair(rec, TM_QUAD_PAIR(q) * R + r));
+			odd[r] = _mm512_dpwssd_epi32(odd[r], lev[1], pair(rec, (TM_QUAD_PAIR(q) + 2) * R + r));
 		}
 	}
 	UNROLL for (int r = 0; r < R; r++)
@@ -123,9 +127,9 @@ INLINE void dot_packed(const tm_panel *p, const int32_t *tile, float *out, const
 		if (tm_has_min(format))
 			add_min(acc, rec, group_min(p, format, g), R);
 		if (tm_has_halves(format)) {
-			dots_w8(w, rec, R, 0, TM_PAIRS / 2, sum);
+			dots_w8(w, rec, R, 0, TM_QUADS / 2, sum);
 			add_dots(acc, sum, group_scale(p, format, g, 0), R);
-			dots_w8(w, rec, R, TM_PAIRS / 2, TM_PAIRS, sum);
+			dots_w8(w, rec, R, TM_QUADS / 2, TM_QUADS, sum);
 			add_dots(acc, sum, group_scale(p, format, g, 1), R);
 			continue;
 		}
@@ -134,7 +138,7 @@ INLINE void dot_packed(const tm_panel *p, const int32_t *tile, float *out, const
 		else if (format == FMT_W12)
 			dots_w12(w, rec, R, sum);
 		else
-			dots_w8(w, rec, R, 0, TM_PAIRS, sum);
+			dots_w8(w, rec, R, 0, TM_QUADS, sum);
 		add_dots(acc, sum, group_scale(p, format, g, 0), R);
 	}
 	finish(acc, tile, out, R);
@@ -241,8 +245,12 @@ static void widen(const tm_panel *p, uint8_t *dst)
 			continue;
 		}
 		if (!tm_is_w4(p->format)) {
-			for (int i = 0; i < TM_PAIRS; i++)
-				_mm512_storeu_si512(w + i * 64, level8(p->w + g * 512, i));
+			for (int q = 0; q < TM_QUADS; q++) {
+				__m512i lev[2];
+				levels8(p->w + g * 512, q, lev);
+				for (int i = 0; i < 2; i++)
+					_mm512_storeu_si512(w + (TM_QUAD_PAIR(q) + 2 * i) * 64, lev[i]);
+			}
 			continue;
 		}
 		for (int v = 0; v < 4; v++) {

@@ -9,9 +9,11 @@
 #include "matmul.h"
 
 // Packed formats. Levels are ordered for dots of 16-bit pairs: one 64-byte
-// vector of 16-bit levels holds 2 consecutive k of 16 columns. W8 stores the
-// same order in bytes, 512 a group. W4 stores 256 bytes a group: in vector v the
-// nibbles n = 0..3, from the lowest, of a 16-bit lane belong to the pair 4v+n. W12
+// vector of 16-bit levels holds 2 consecutive k of 16 columns. W4 stores 256 bytes a
+// group: in vector v the nibbles n = 0..3, from the lowest, of a 16-bit lane belong to
+// the pair 4v+n. W8 stores 512 bytes a group, for dots of 8-bit quads as well: vectors 2v
+// and 2v+1 are what the low and the high nibbles of vector v would be, so that the
+// bytes n = 0, 1 of a lane belong to the pairs 4v+2n and 4v+2n+1 of these vectors. W12
 // has three vectors for four pairs: lanes of the vectors 3v, 3v+1 and 3v+2 hold a
 // level of the pair 4v, 4v+1 or 4v+2 in the upper 12 bits, and in the lower 4 those
 // of pair 4v+3, the highest first.
@@ -35,8 +37,8 @@
 // Each entry of the middle columns is a run of 16, one per output column. A
 // panel is three sections, each 64-byte aligned: per 256 k, per 32 k, levels.
 // W16 and B8 forms live in scratch only: widening a panel pays when more than
-// TM_WIDEN_TILES tiles of rows read it. B8 is for activations of 8 bits: 512 bytes a
-// group, [8 quads][16 columns][4 k] with the k of a quad in the order of TM_QUAD.
+// TM_WIDEN_TILES tiles of rows read it. B8 is for activations of 8 bits, in the order of
+// W8: [8 quads][16 columns][4 k], the k of a quad in the order of TM_QUAD.
 enum {
 	FMT_W4_0,
 	FMT_W4_1,
@@ -114,6 +116,12 @@ static inline int tm_w4_level(const uint8_t *w, size_t k, int c)
 	return w[k / 8 * 64 + c * 4 + k % 2 * 2 + k % 8 / 4] >> (k / 2 % 2 * 4) & 15;
 }
 
+// tm_w8_level does so for signed bytes.
+static inline int tm_w8_level(const uint8_t *w, size_t k, int c)
+{
+	return (int8_t)w[k / 8 * 128 + k / 2 % 2 * 64 + c * 4 + k % 2 * 2 + k % 8 / 4];
+}
+
 // tm_w12_level returns the level of column c at k.
 static inline int tm_w12_level(const uint8_t *w, size_t k, int c)
 {
@@ -163,8 +171,10 @@ enum {
 };
 
 // TM_QUAD is the k, of a group, of byte b of quad q: in the order of W4's nibbles, so
-// that a vector of these becomes two of bytes by a mask and a shift.
+// that a vector of these becomes two of bytes by a mask and a shift. Even bytes of a quad
+// are pair TM_QUAD_PAIR, odd ones the second after that.
 #define TM_QUAD(q, b) ((q) / 2 * 8 + (q) % 2 * 2 + (b) % 2 * 4 + (b) / 2)
+#define TM_QUAD_PAIR(q) ((q) / 2 * 4 + (q) % 2)
 
 static inline size_t tm_q8_row_bytes(int k) { return (size_t)(k / TM_GROUP) * TM_WORDS8 * 4; }
 

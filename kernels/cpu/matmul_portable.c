@@ -103,8 +103,10 @@ static void levels(const tm_panel *p, int g, int16_t w[TM_GROUP * TM_PANEL])
 			}
 		}
 	} else if (!tm_is_w4(p->format)) {
-		for (int i = 0; i < N; i++)
-			w[i] = (int8_t)p->w[(size_t)g * N + i];
+		const uint8_t *b = p->w + (size_t)g * N;
+		for (int q = 0; q < TM_QUADS; q++)
+			for (int i = 0; i < TM_PANEL * 4; i++)
+				w[(TM_QUAD_PAIR(q) + i % 2 * 2) * 32 + i / 2] = (int8_t)b[q * TM_PANEL * 4 + i];
 	} else {
 		int below = p->format == FMT_W4_0 ? 8 : 0;
 		for (int v = 0; v < 4; v++)

@@ -129,7 +129,7 @@ func (w *Weights) Vector(values []float32) ([]float32, error) {
 
 // Layout numbers the packed form: it is raised whenever packing the same parts
 // gives other bytes, so that those kept in files are known to be of no use.
-const Layout = 2
+const Layout = 3
 
 // Pack packs parts of cols columns on all threads of the pool. Interleaved
 // takes two parts of equal rows whose output columns alternate in panels, as

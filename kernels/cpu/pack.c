@@ -206,10 +206,6 @@ static void pack_scales(int dtype, const uint8_t *row, int g, uint8_t *super, ui
 	}
 }
 
-// W4_LOW is the k, of 8, whose level is the low nibble of a column's byte b of 4;
-// k + 2 is in the high nibble.
-#define W4_LOW(b) ((b) % 2 * 4 + (b) / 2)
-
 static void pack_column(const tm_seg *s, int k, const uint8_t *row, uint8_t *panel, int c)
 {
 	tm_sections sec = tm_format_sections(s->format, k);
@@ -217,14 +213,10 @@ static void pack_column(const tm_seg *s, int k, const uint8_t *row, uint8_t *pan
 	for (int g = 0; g < k / TM_GROUP; g++) {
 		group_levels(s->dtype, row, g, q);
 		pack_scales(s->dtype, row, g, panel, panel + sec.scale, c);
-		if (tm_is_w4(s->format)) {
-			for (int i = 0; i < TM_GROUP; i += 8, w += 64)
-				for (int b = 0; b < 4; b++)
-					w[c * 4 + b] = (uint8_t)(q[i + W4_LOW(b)] | q[i + W4_LOW(b) + 2] << 4);
-		} else {
-			for (int i = 0; i < TM_GROUP; i += 2, w += 32)
-				memcpy(w + c * 2, q + i, 2);
-		}
+		const int pack = tm_is_w4(s->format) ? 2 : 1;  // quads in a vector
+		for (int v = 0; v < TM_QUADS; v += pack, w += 64)
+			for (int b = 0; b < 4; b++)
+				w[c * 4 + b] = (uint8_t)(q[TM_QUAD(v, b)] | (pack == 2 ? q[TM_QUAD(v + 1, b)] << 4 : 0));
 	}
 }
 
@@ -360,7 +352,7 @@ static void quantised_row(const tm_panel *p, int c, float *dst)
 		else if (p->format == FMT_W12)
 			level = tm_w12_level(p->w, i, c);
 		else
-			level = (int8_t)p->w[i / 2 * 32 + c * 2 + i % 2];
+			level = tm_w8_level(p->w, i, c);
 		float min, scale = level_scale(p, g, i % TM_GROUP / 16, c, &min);
 		dst[i] = scale * (float)level + min;
 	}
