@@ -30,12 +30,15 @@ void tm_amx_quant(uint8_t *tile, int width, int lane, const float *x, int k)
 	}
 }
 
-void tm_amx_quant8(uint8_t *tile, int width, int lane, const float *x, int k)
+void tm_amx_quant8(uint8_t *tile, int width, int lane, const float *row, int k)
 {
-	const size_t record = tm_amx_record8(width);
-	for (int g = 0; g < k / TM_GROUP; g++, x += TM_GROUP, tile += record) {
+	tm_outliers *o = tm_outliers_row(tm_amx_lists(tile, width, k), k, lane);
+	const float bound = tm_outlier_bound(magnitudes(row, k), k);
+	o->n = 0;
+	for (int k0 = 0; k0 < k; k0 += TM_GROUP, tile += tm_amx_record8(width)) {
 		uint8_t *to = tile + lane * TM_GROUP, *floats = tile + width * TM_GROUP + lane * 4;
-		float scale;
+		float scale, x[TM_GROUP];
+		tm_set_apart(row + k0, k0, k, bound, o, x);
 		const float inv = tm_scale8(row_max(x, TM_GROUP), &scale);
 		__m512i a = _mm512_setzero_si512(), b = a;
 		if (inv) {
@@ -116,6 +119,7 @@ void tm_amx_matmul(const tm_mat *m, const tm_act *a, int panel0, int panel1,
 			const tm_panel packed = tm_mat_panel(m, p);
 			if (!tm_is_quantised(packed.format))
 				continue;
+			j.packed = packed;
 			j.panel = expand(&packed, scratch);
 			j.out = out + (tm_mat_col(m, p, &j.cols) - col0);
 			amx->run(&j);

@@ -26,10 +26,14 @@ enum {
 static inline size_t tm_amx_record(int width) { return (size_t)width * (2 * TM_GROUP + 4); }
 static inline size_t tm_amx_row_bytes(int k) { return (size_t)(k / TM_GROUP) * tm_amx_record(1) + 4; }
 
-// With 8 bits it is records only: bytes [R][32], float scale [R], and that scale times
-// the sum of levels as float [R].
+// With 8 bits it is records, bytes [R][32], float scale [R], and that scale times
+// the sum of levels as float [R], and a list of outliers a row.
 static inline size_t tm_amx_record8(int width) { return (size_t)width * (TM_GROUP + 8); }
-static inline size_t tm_amx_row_bytes8(int k) { return (size_t)(k / TM_GROUP) * tm_amx_record8(1); }
+static inline size_t tm_amx_row_bytes8(int k) { return (size_t)(k / TM_GROUP) * tm_amx_record8(1) + tm_outliers_bytes(k); }
+static inline void *tm_amx_lists(const uint8_t *tile, int width, int k)
+{
+	return (uint8_t *)tile + tm_amx_record8(width) * (size_t)(k / TM_GROUP);
+}
 
 // tm_amx_width returns the rows of the tile that begins at row0 of `rows`.
 static inline int tm_amx_width(int rows, int row0) { return rows - row0 < TM_AMX_ROWS ? rows - row0 : TM_AMX_ROWS; }
@@ -38,6 +42,7 @@ static inline int tm_amx_width(int rows, int row0) { return rows - row0 < TM_AMX
 // row1 one's end.
 typedef struct {
 	tm_panel panel;   // expanded
+	tm_panel packed;
 	int cols;         // of it that exist
 	const uint8_t *q16, *q8;  // one of them, the other is null
 	int row0, row1;

@@ -101,6 +101,17 @@ INLINE void add_step(__m512 *acc, const tm_amx_job *j, const uint8_t *rec, const
 	add_sums(acc, s, group_scale(&j->panel, format, g, h), R);
 }
 
+// add_outliers adds what the lists of a tile of activations of 8 bits say.
+INLINE void add_outliers(const tm_amx_job *j, __m512 *acc, const uint8_t *tile, const int R)
+{
+	float out[TM_AMX_ROWS * TM_PANEL] __attribute__((aligned(64)));
+	UNROLL for (int r = 0; r < R; r++)
+		_mm512_store_ps(out + r * TM_PANEL, acc[r]);
+	tm_kernels8_avx512.outliers(&j->packed, 1, tm_amx_lists(tile, R, j->panel.k), R, out);
+	UNROLL for (int r = 0; r < R; r++)
+		acc[r] = _mm512_load_ps(out + r * TM_PANEL);
+}
+
 INLINE void put(const tm_amx_job *j, const __m512 *acc, const float *scale, int row, const int R)
 {
 	const __mmask16 mask = (__mmask16)((1u << j->cols) - 1);
@@ -154,6 +165,8 @@ INLINE void tile_rows(const tm_amx_job *j, int row, const int format, const int 
 			add_step(acc, j, rec - record, sums[(g - 1) % 2], g - 1, format, bits, 0, R);
 	}
 	add_step(acc, j, rec - record, sums[halves ? 1 : (groups - 1) % 2], groups - 1, format, bits, halves, R);
+	if (bits == 8)
+		add_outliers(j, acc, tile, R);
 	put(j, acc, bits == 8 ? NULL : (const float *)tile, row, R);
 }
 

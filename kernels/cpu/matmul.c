@@ -199,6 +199,14 @@ static int kind(const job *j, int format, int tiles)
 	return j->kern8->wide ? j->kern8->wide + tm_widened(format) - FMT_W16 : format;
 }
 
+// dot8 multiplies num panels with the tile of activations of 8 bits that begins at a row.
+static void dot8(const job *j, const tm_panel *p, int num, int begin, int width, float *val)
+{
+	const uint8_t *tile = j->a->q8 + tm_q8_row_bytes(j->m->k) * begin;
+	j->kern8->dot(p, num, tile, width, val);
+	j->kern8->outliers(p, num, tm_q8_lists(tile, width, j->m->k), width, val);
+}
+
 // multiply computes num panels of one kind for the tiles [tile0, tile1).
 static void multiply(const job *j, int panel, int num, int tile0, int tile1, uint8_t *scratch)
 {
@@ -218,7 +226,7 @@ static void multiply(const job *j, int panel, int num, int tile0, int tile1, uin
 	for (int t = tile0; t < tile1; t++) {
 		int begin = tm_tile_row(rows, t), width = tm_tile_row(rows, t + 1) - begin;
 		if (bytes)
-			j->kern8->dot(p, num, j->a->q8 + tm_q8_row_bytes(k) * begin, width, val);
+			dot8(j, p, num, begin, width, val);
 		else if (tm_is_quantised(p[0].format))
 			j->kern->dot(p, num, j->a->q16 + tm_q16_row_bytes(k) * begin, width, val);
 		else

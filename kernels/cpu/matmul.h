@@ -21,14 +21,19 @@
 // acc = fma(w[k], x[k], acc) in ascending k.
 //
 // On demand activations become 8-bit integers with a scale per row and group
-// (tm_mat_acts), for weights of at most 8 bits: processors multiply twice as many
-// of these, but a 135M model loses nearly 4 % of its first choices. Then, asum being the
-// rounded product of ascale[g] and the sum of the integers:
+// (tm_mat_acts), for weights of at most 8 bits: processors multiply twice as many of
+// these. A value of more than TM_OUTLIER times the mean magnitude of its row, of which
+// models have half a percent, would take the others of its group their precision; it is
+// left out of the group and multiplied as it is, by the weight in float32 (compare Dettmers
+// et al., LLM.int8(), 2022, who part whole columns). asum being the rounded product of
+// ascale[g] and the sum of the integers, and outliers in ascending k:
 //
 //   acc = fma(min[g], asum[g], acc)
 //   acc = fma(scale[g] * ascale[g], (float)dot[g], acc)    (Q6_K: per 16 k)
+//   acc = fma(w[k], x[k], acc)                             (outliers, after all groups)
 //
-// with scale[g] * ascale[g] rounded, and out = acc.
+// with scale[g] * ascale[g] rounded, w[k] = scale * level or fma(scale, level, min), and
+// out = acc.
 #ifndef TANDEM_MATMUL_H
 #define TANDEM_MATMUL_H
 
@@ -69,7 +74,7 @@ enum {
 	TM_ACT_Q16 = 1,    // int16 with a float scale per row, for levels
 	TM_ACT_F32 = 2,    // as they are, for weights that stay floats
 	TM_ACT_PLAIN = 4,  // with TM_ACT_Q16: not for the tile registers, whose levels are bytes
-	TM_ACT_Q8 = 8,     // int8 with a float scale per row and group, for levels of at most 8 bits
+	TM_ACT_Q8 = 8,     // int8 with a float scale per row and group, and outliers, for levels of at most 8 bits
 };
 
 // tm_seg is one stacked part of a matrix, packed in its own format.

@@ -110,7 +110,7 @@ INLINE void dot_format(const tm_panel *p, const int32_t *tile, int width, float 
 
 #define DOT(F) \
 	static void dot_##F(const tm_panel *p, const int32_t *t, int width, float *o) { dot_format(p, t, width, o, FMT_##F); }
-DOT(W4_0) DOT(W4_1) DOT(W4_K) DOT(W8) DOT(W8_1) DOT(W8_K) DOT(W8_S)
+TM_BYTE_FORMATS(DOT)
 
 static void dot(const tm_panel *p, int num, const uint8_t *tile, int width, float *out)
 {
@@ -131,14 +131,23 @@ static int32_t total(__m256i pairs)
 	return sum;
 }
 
-static void quant(uint8_t *tile, int width, int lane, const float *x, int k)
+static void quant(uint8_t *tile, int width, int lane, const float *row, int k)
 {
 	const __m256i order = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15));
-	const size_t record = (size_t)width * TM_WORDS8 * 4;
-	for (int g = 0; g < k / TM_GROUP; g++, x += TM_GROUP, tile += record) {
+	tm_outliers *o = tm_outliers_row(tm_q8_lists(tile, width, k), k, lane);
+	const float bound = tm_outlier_bound(magnitudes(row, k), k);
+	o->n = 0;
+	for (int k0 = 0; k0 < k; k0 += TM_GROUP, tile += tm_q8_record(width)) {
 		int32_t quads[TM_QUADS] = {0}, low = 0, high = 0;
-		float scale;
-		const float inv = tm_scale8(row_max(x, TM_GROUP), &scale);
+		const float *x = row + k0;
+		float scale, rest[TM_GROUP];
+		uint32_t top = row_max(x, TM_GROUP);
+		if (tm_bits_float(top) > bound) {
+			tm_set_apart(x, k0, k, bound, o, rest);
+			x = rest;
+			top = row_max(x, TM_GROUP);
+		}
+		const float inv = tm_scale8(top, &scale);
 		if (inv) {
 			const __m256i a = levels16(x, _mm256_set1_ps(inv)), b = levels16(x + 16, _mm256_set1_ps(inv));
 			const __m256i q = _mm256_permute4x64_epi64(_mm256_packs_epi16(a, b), 0xd8);
@@ -150,6 +159,41 @@ static void quant(uint8_t *tile, int width, int lane, const float *x, int k)
 	}
 }
 
+// weights makes the weights of an outlier's k, of 8 columns.
+INLINE __m256 weights(const tm_panel *p, const int format, const tm_outlier *o, const int side)
+{
+	const size_t quad = (size_t)o->quad, g = quad / TM_QUADS;
+	__m256i x = _mm256_loadu_si256((const __m256i *)(p->w + (tm_is_w4(format) ? quad / 2 : quad) * 64 + side * 32));
+	if (tm_is_w4(format)) {
+		x = _mm256_and_si256(_mm256_srlv_epi32(x, _mm256_set1_epi32(o->nibble)), _mm256_set1_epi32(15));
+		x = _mm256_sub_epi32(x, _mm256_set1_epi32(format == FMT_W4_0 ? 8 : 0));
+	} else {
+		x = _mm256_srai_epi32(_mm256_slli_epi32(_mm256_srlv_epi32(x, _mm256_set1_epi32(o->byte)), 24), 24);
+	}
+	const __m256 scale = group_scale(p, format, g, tm_has_halves(format) ? (int)(quad % TM_QUADS / 4) : 0, side);
+	if (tm_has_min(format))
+		return _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(x), group_min(p, format, g, side));
+	return _mm256_mul_ps(scale, _mm256_cvtepi32_ps(x));
+}
+
+INLINE void outliers_format(const tm_panel *p, const tm_outliers *o, int width, float *out, const int format)
+{
+	for (int r = 0; r < width; r++, out += TM_PANEL, o = tm_outliers_row(o, p->k, 1))
+		UNROLL for (int s = 0; s < 2; s++) {
+			__m256 acc = _mm256_loadu_ps(out + s * 8);
+			for (int e = 0; e < o->n; e++)
+				acc = _mm256_fmadd_ps(weights(p, format, &o->at[e], s), _mm256_set1_ps(o->at[e].x), acc);
+			_mm256_storeu_ps(out + s * 8, acc);
+		}
+}
+
+static void outliers(const tm_panel *p, int num, const tm_outliers *first, int width, float *out)
+{
+#define OUTLIERS(F) case FMT_##F: outliers_format(p, first, width, out, FMT_##F); break;
+	for (int i = 0; i < num; i++, p++, out += width * TM_PANEL)
+		switch (p->format) { TM_BYTE_FORMATS(OUTLIERS) }
+}
+
 // Widened panels would save little: rows are too few at once.
-const tm_kernels8 tm_kernels8_avx2 = {.run_wide = 1, .quant = quant, .dot = dot};
+const tm_kernels8 tm_kernels8_avx2 = {.run_wide = 1, .quant = quant, .dot = dot, .outliers = outliers};
 #endif

@@ -172,8 +172,7 @@ typedef void dot_fn(const tm_panel *p, const int32_t *tile, float *out);
 	packed_##F##_4, packed_##F##_5, packed_##F##_6, packed_##F##_7, packed_##F##_8}
 #define WIDE_TABLE(F, P) [FMT_##F] = {wide_##F##_##P##_1, wide_##F##_##P##_2, wide_##F##_##P##_3, \
 	wide_##F##_##P##_4, wide_##F##_##P##_5, wide_##F##_##P##_6}
-PACKED_ROWS(W4_0) PACKED_ROWS(W4_1) PACKED_ROWS(W4_K) PACKED_ROWS(W8) PACKED_ROWS(W8_1)
-PACKED_ROWS(W8_K) PACKED_ROWS(W8_S)
+TM_BYTE_FORMATS(PACKED_ROWS)
 WIDE_ROWS(B8, 1) WIDE_ROWS(B8_M, 1) WIDE_ROWS(B8_S, 1)
 WIDE_ROWS(B8, 2) WIDE_ROWS(B8_M, 2) WIDE_ROWS(B8_S, 2)
 
@@ -217,25 +216,27 @@ INLINE void widen_format(const tm_panel *p, uint8_t *dst, const int format)
 
 static void widen(const tm_panel *p, uint8_t *dst)
 {
-	switch (p->format) {
-	case FMT_W4_0: widen_format(p, dst, FMT_W4_0); break;
-	case FMT_W4_1: widen_format(p, dst, FMT_W4_1); break;
-	case FMT_W4_K: widen_format(p, dst, FMT_W4_K); break;
-	case FMT_W8: widen_format(p, dst, FMT_W8); break;
-	case FMT_W8_1: widen_format(p, dst, FMT_W8_1); break;
-	case FMT_W8_K: widen_format(p, dst, FMT_W8_K); break;
-	case FMT_W8_S: widen_format(p, dst, FMT_W8_S); break;
-	}
+#define WIDEN(F) case FMT_##F: widen_format(p, dst, FMT_##F); break;
+	switch (p->format) { TM_BYTE_FORMATS(WIDEN) }
 }
 
-static void quant(uint8_t *tile, int width, int lane, const float *x, int k)
+static void quant(uint8_t *tile, int width, int lane, const float *row, int k)
 {
 	const __m256i order = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15));
-	const size_t record = (size_t)width * TM_WORDS8 * 4;
-	for (int g = 0; g < k / TM_GROUP; g++, x += TM_GROUP, tile += record) {
+	tm_outliers *o = tm_outliers_row(tm_q8_lists(tile, width, k), k, lane);
+	const float bound = tm_outlier_bound(magnitudes(row, k), k);
+	o->n = 0;
+	for (int k0 = 0; k0 < k; k0 += TM_GROUP, tile += tm_q8_record(width)) {
 		int32_t quads[TM_QUADS] __attribute__((aligned(32))) = {0}, sums[8] __attribute__((aligned(32))) = {0};
-		float scale;
-		const float inv = tm_scale8(row_max(x, TM_GROUP), &scale);
+		const float *x = row + k0;
+		float scale, rest[TM_GROUP];
+		uint32_t top = row_max(x, TM_GROUP);
+		if (tm_bits_float(top) > bound) {
+			tm_set_apart(x, k0, k, bound, o, rest);
+			x = rest;
+			top = row_max(x, TM_GROUP);
+		}
+		const float inv = tm_scale8(top, &scale);
 		if (inv) {
 			const __m512 m = _mm512_set1_ps(inv);
 			const __m512i a = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x), m));
@@ -250,5 +251,57 @@ static void quant(uint8_t *tile, int width, int lane, const float *x, int k)
 	}
 }
 
-const tm_kernels8 tm_kernels8_avx512 = {2, FMT_B8, quant, widen, dot};
+// weights makes the weights of an outlier's k, of all columns.
+INLINE __m512 weights(const tm_panel *p, const int format, const tm_outlier *o)
+{
+	const size_t quad = (size_t)o->quad, g = quad / TM_QUADS;
+	const int half = tm_has_halves(format) ? (int)(quad % TM_QUADS / 4) : 0;
+	__m512 level;
+	if (tm_is_w4(format)) {
+		// The low four bits of a lane choose one of 16 floats.
+		const float below = format == FMT_W4_0 ? 8 : 0;
+		const __m512 floats = _mm512_sub_ps(_mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), _mm512_set1_ps(below));
+		level = _mm512_permutexvar_ps(_mm512_srlv_epi32(_mm512_loadu_si512(p->w + quad / 2 * 64), _mm512_set1_epi32(o->nibble)), floats);
+	} else {
+		__m512i x = _mm512_srlv_epi32(_mm512_loadu_si512(p->w + quad * 64), _mm512_set1_epi32(o->byte));
+		if (format < FMT_B8)
+			x = _mm512_srai_epi32(_mm512_slli_epi32(x, 24), 24);
+		else
+			x = _mm512_sub_epi32(_mm512_and_si512(x, _mm512_set1_epi32(255)), _mm512_set1_epi32(tm_has_min(format) ? 0 : 128));
+		level = _mm512_cvtepi32_ps(x);
+	}
+	if (tm_has_min(format))
+		return _mm512_fmadd_ps(group_scale(p, format, g, 0), level, group_min(p, format, g));
+	return _mm512_mul_ps(group_scale(p, format, g, half), level);
+}
+
+INLINE void outliers_format(const tm_panel *p, const tm_outliers *o, int width, float *out, const int format, const int P)
+{
+	for (int r = 0; r < width; r++, out += TM_PANEL, o = tm_outliers_row(o, p->k, 1)) {
+		if (!o->n)
+			continue;
+		__m512 acc[2];
+		UNROLL for (int i = 0; i < P; i++)
+			acc[i] = _mm512_loadu_ps(out + i * width * TM_PANEL);
+		for (int e = 0; e < o->n; e++) {
+			const __m512 x = _mm512_set1_ps(o->at[e].x);
+			UNROLL for (int i = 0; i < P; i++)
+				acc[i] = _mm512_fmadd_ps(weights(&p[i], format, &o->at[e]), x, acc[i]);
+		}
+		UNROLL for (int i = 0; i < P; i++)
+			_mm512_storeu_ps(out + i * width * TM_PANEL, acc[i]);
+	}
+}
+
+static void outliers(const tm_panel *p, int num, const tm_outliers *first, int width, float *out)
+{
+#define OUTLIERS(F) case FMT_##F: outliers_format(p, first, width, out, FMT_##F, 1); break;
+#define OUTLIERS_TWO(F) case FMT_##F: outliers_format(p, first, width, out, FMT_##F, 2); break;
+	if (num == 2)
+		switch (p->format) { OUTLIERS_TWO(B8) OUTLIERS_TWO(B8_M) OUTLIERS_TWO(B8_S) }
+	else
+		switch (p->format) { TM_BYTE_FORMATS(OUTLIERS) OUTLIERS(B8) OUTLIERS(B8_M) OUTLIERS(B8_S) }
+}
+
+const tm_kernels8 tm_kernels8_avx512 = {2, FMT_B8, quant, widen, dot, outliers};
 #endif

@@ -93,7 +93,7 @@ INLINE void dot_format(const tm_panel *p, const int32_t *tile, int width, float 
 
 #define DOT(F) \
 	static void dot_##F(const tm_panel *p, const int32_t *t, int width, float *o) { dot_format(p, t, width, o, FMT_##F); }
-DOT(W4_0) DOT(W4_1) DOT(W4_K) DOT(W8) DOT(W8_1) DOT(W8_K) DOT(W8_S) DOT(W12) DOT(W16) DOT(W16_M) DOT(W16_S)
+TM_BYTE_FORMATS(DOT) DOT(W12) DOT(W16) DOT(W16_M) DOT(W16_S)
 
 static void dot(const tm_panel *p, int num, const uint8_t *tile, int width, float *out)
 {
@@ -127,16 +127,8 @@ INLINE void widen_format(const tm_panel *p, uint8_t *dst, const int format)
 
 static void widen(const tm_panel *p, uint8_t *dst)
 {
-	switch (p->format) {
-	case FMT_W4_0: widen_format(p, dst, FMT_W4_0); break;
-	case FMT_W4_1: widen_format(p, dst, FMT_W4_1); break;
-	case FMT_W4_K: widen_format(p, dst, FMT_W4_K); break;
-	case FMT_W8: widen_format(p, dst, FMT_W8); break;
-	case FMT_W8_1: widen_format(p, dst, FMT_W8_1); break;
-	case FMT_W8_K: widen_format(p, dst, FMT_W8_K); break;
-	case FMT_W8_S: widen_format(p, dst, FMT_W8_S); break;
-	case FMT_W12: widen_format(p, dst, FMT_W12); break;
-	}
+#define WIDEN(F) case FMT_##F: widen_format(p, dst, FMT_##F); break;
+	switch (p->format) { TM_BYTE_FORMATS(WIDEN) WIDEN(W12) }
 }
 
 static void quant(uint8_t *tile, int width, int lane, const float *x, int k)

@@ -64,6 +64,21 @@ INLINE uint32_t row_max(const float *x, int k)
 	return (uint32_t)_mm_cvtsi128_si32(t);
 }
 
+// magnitudes returns the sum of those of a row, in the order of the other levels.
+INLINE float magnitudes(const float *x, int k)
+{
+	const __m256 sign = _mm256_set1_ps(-0.0f);
+	__m256 low = _mm256_setzero_ps(), high = low;
+	for (int i = 0; i < k; i += 16) {
+		low = _mm256_add_ps(low, _mm256_andnot_ps(sign, _mm256_loadu_ps(x + i)));
+		high = _mm256_add_ps(high, _mm256_andnot_ps(sign, _mm256_loadu_ps(x + i + 8)));
+	}
+	low = _mm256_add_ps(low, high);
+	__m128 s = _mm_add_ps(_mm256_castps256_ps128(low), _mm256_extractf128_ps(low, 1));
+	s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+	return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+
 // levels16 quantises 16 values in order.
 INLINE __m256i levels16(const float *x, __m256 inv)
 {

@@ -201,8 +201,7 @@ typedef void dot_fn(const tm_panel *p, const int32_t *tile, float *out);
 	packed_##F##_4, packed_##F##_5, packed_##F##_6, packed_##F##_7, packed_##F##_8}
 #define WIDE_TABLE(F, P) [FMT_##F] = {wide_##F##_##P##_1, wide_##F##_##P##_2, wide_##F##_##P##_3, \
 	wide_##F##_##P##_4, wide_##F##_##P##_5, wide_##F##_##P##_6}
-PACKED_ROWS(W4_0) PACKED_ROWS(W4_1) PACKED_ROWS(W4_K) PACKED_ROWS(W8) PACKED_ROWS(W8_1)
-PACKED_ROWS(W8_K) PACKED_ROWS(W8_S) PACKED_ROWS(W12)
+TM_BYTE_FORMATS(PACKED_ROWS) PACKED_ROWS(W12)
 WIDE_ROWS(W16, 1) WIDE_ROWS(W16_M, 1) WIDE_ROWS(W16_S, 1)
 WIDE_ROWS(W16, 2) WIDE_ROWS(W16_M, 2) WIDE_ROWS(W16_S, 2)
 

@@ -63,4 +63,16 @@ INLINE uint32_t row_max(const float *x, int k)
 	return (uint32_t)_mm512_reduce_max_epi32(top);
 }
 
+// magnitudes returns the sum of those of a row.
+INLINE float magnitudes(const float *x, int k)
+{
+	__m512 sum = _mm512_setzero_ps();
+	for (int i = 0; i < k; i += 16)
+		sum = _mm512_add_ps(sum, _mm512_abs_ps(_mm512_loadu_ps(x + i)));
+	const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(sum), _mm512_extractf32x8_ps(sum, 1));
+	__m128 s = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+	s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+	return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+
 #endif

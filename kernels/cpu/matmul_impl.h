@@ -83,6 +83,9 @@ int tm_dtype_format(int dtype, int k);
 tm_panel tm_panel_at(int format, int k, const uint8_t *base);
 tm_panel tm_mat_panel(const tm_mat *m, int panel);
 
+// TM_BYTE_FORMATS calls F with each packed format of levels of at most 8 bits.
+#define TM_BYTE_FORMATS(F) F(W4_0) F(W4_1) F(W4_K) F(W8) F(W8_1) F(W8_K) F(W8_S)
+
 static inline int tm_is_w4(int format) { return format <= FMT_W4_K; }
 static inline int tm_is_quantised(int format) { return format < FMT_F32; }
 static inline int tm_is_bytes(int format) { return format < FMT_W12; }  // or fewer bits, as packed
@@ -176,7 +179,39 @@ enum {
 #define TM_QUAD(q, b) ((q) / 2 * 8 + (q) % 2 * 2 + (b) % 2 * 4 + (b) / 2)
 #define TM_QUAD_PAIR(q) ((q) / 2 * 4 + (q) % 2)
 
-static inline size_t tm_q8_row_bytes(int k) { return (size_t)(k / TM_GROUP) * TM_WORDS8 * 4; }
+// Activations whose magnitude is more than TM_OUTLIER times the mean of their row would
+// round the rest of their group by their size. They are zeros in the records, and
+// listed behind these, a list a row, to be multiplied as floats. A row has fewer than k / TM_OUTLIER.
+enum { TM_OUTLIER = 8 };
+
+typedef struct {
+	int32_t quad;      // of the row
+	int32_t byte;      // bits below its byte of the quad, for levels of 8 bits
+	int32_t nibble;    // bits below its nibble of the vector quad / 2, for levels of 4
+	float x;
+} tm_outlier;
+
+typedef struct {
+	int32_t n;
+	tm_outlier at[];
+} tm_outliers;
+
+static inline size_t tm_outliers_bytes(int k) { return sizeof(tm_outliers) + (size_t)(k / TM_OUTLIER) * sizeof(tm_outlier); }
+
+// tm_outliers_row returns the list of row `lane`, given the first.
+static inline tm_outliers *tm_outliers_row(const void *first, int k, int lane)
+{
+	return (tm_outliers *)((uint8_t *)first + tm_outliers_bytes(k) * (size_t)lane);
+}
+
+static inline size_t tm_q8_record(int width) { return (size_t)width * TM_WORDS8 * 4; }
+static inline size_t tm_q8_row_bytes(int k) { return (size_t)(k / TM_GROUP) * tm_q8_record(1) + tm_outliers_bytes(k); }
+
+// tm_q8_lists returns the first list of a tile of `width` rows.
+static inline void *tm_q8_lists(const uint8_t *tile, int width, int k)
+{
+	return (uint8_t *)tile + tm_q8_record(width) * (size_t)(k / TM_GROUP);
+}
 
 // Float tiles are [k][R], k rounded up to even (BF16 weights come in pairs).
 static inline size_t tm_f32_row_bytes(int k) { return ((size_t)k + 1) / 2 * 2 * sizeof(float); }
@@ -213,6 +248,8 @@ typedef struct {
 	void (*quant)(uint8_t *tile, int width, int lane, const float *x, int k);
 	void (*widen)(const tm_panel *src, uint8_t *dst);
 	void (*dot)(const tm_panel *p, int num, const uint8_t *tile, int width, float *out);
+	// outliers adds to out[num][width][16] what the lists of as many rows say.
+	void (*outliers)(const tm_panel *p, int num, const tm_outliers *first, int width, float *out);
 } tm_kernels8;
 
 extern const tm_kernels8 tm_kernels8_portable;
@@ -262,6 +299,24 @@ static inline float tm_scale8(uint32_t top, float *scale)
 		return 0;
 	*scale = max / (float)TM_LEVEL8_MAX;
 	return (float)TM_LEVEL8_MAX / max;
+}
+
+// tm_outlier_bound returns the magnitude beyond which values are outliers, sum being
+// that of the magnitudes of the row. Nothing is beyond what is no number or infinite.
+static inline float tm_outlier_bound(float sum, int k) { return sum * ((float)TM_OUTLIER / (float)k); }
+
+// tm_set_apart copies the group of a row of k values that begins at k0, without its
+// outliers, which go to the row's list.
+static inline void tm_set_apart(const float *x, int k0, int k, float bound, tm_outliers *o, float rest[TM_GROUP])
+{
+	for (int i = 0; i < TM_GROUP; i++) {
+		rest[i] = x[i];
+		if (!(fabsf(x[i]) > bound) || o->n == k / TM_OUTLIER)
+			continue;
+		const int byte = (i % 2 * 2 + i % 8 / 4) * 8;
+		o->at[o->n++] = (tm_outlier){(k0 + i) / 8 * 2 + i / 2 % 2, byte, byte + i / 2 % 2 * 4, x[i]};
+		rest[i] = 0;
+	}
 }
 
 // tm_store8 writes the group of row `lane` to its record: levels in the order of

@@ -236,11 +236,27 @@ static void fdot(const tm_panel *p, int num, const float *tile, int width, float
 
 const tm_kernels tm_kernels_portable = {1, 1, quant, widen, dot, fdot};
 
-static void quant8(uint8_t *tile, int width, int lane, const float *x, int k)
+// magnitudes returns the sum of those of a row, in the order in which vectors add it.
+static float magnitudes(const float *x, int k)
 {
-	for (int g = 0; g < k / TM_GROUP; g++, x += TM_GROUP, tile += (size_t)width * TM_WORDS8 * 4) {
+	float sum[16] = {0};
+	for (int i = 0; i < k; i++)
+		sum[i % 16] += fabsf(x[i]);
+	for (int n = 8; n > 0; n /= 2)
+		for (int i = 0; i < n; i++)
+			sum[i] += sum[i + n];
+	return sum[0];
+}
+
+static void quant8(uint8_t *tile, int width, int lane, const float *row, int k)
+{
+	tm_outliers *o = tm_outliers_row(tm_q8_lists(tile, width, k), k, lane);
+	const float bound = tm_outlier_bound(magnitudes(row, k), k);
+	o->n = 0;
+	for (int k0 = 0; k0 < k; k0 += TM_GROUP, tile += tm_q8_record(width)) {
 		int32_t quads[TM_QUADS], sums[2] = {0};
-		float scale;
+		float scale, x[TM_GROUP];
+		tm_set_apart(row + k0, k0, k, bound, o, x);
 		const float inv = tm_scale8(greatest(x, TM_GROUP), &scale);
 		for (int q = 0; q < TM_QUADS; q++) {
 			int8_t b[4];
@@ -293,4 +309,27 @@ static void dot8(const tm_panel *p, int num, const uint8_t *tile, int width, flo
 		dot8_panel(&p[i], tile, width, out + i * width * TM_PANEL);
 }
 
-const tm_kernels8 tm_kernels8_portable = {1, FMT_W16, quant8, widen, dot8};
+static void outliers_panel(const tm_panel *p, const tm_outliers *o, float *out)
+{
+	for (int i = 0; i < o->n; i++) {
+		const int quad = o->at[i].quad, g = quad / TM_QUADS, k = TM_QUAD(quad % TM_QUADS, o->at[i].byte / 8);
+		int16_t w[TM_GROUP * TM_PANEL];
+		float s[2][TM_PANEL], min[TM_PANEL];
+		levels(p, g, w);
+		scales(p, g, s, min);
+		for (int c = 0; c < TM_PANEL; c++) {
+			const float scale = s[tm_has_halves(p->format) ? k / 16 : 0][c], level = w[k / 2 * 32 + c * 2 + k % 2];
+			const float weight = tm_has_min(p->format) ? fmaf(scale, level, min[c]) : scale * level;
+			out[c] = fmaf(weight, o->at[i].x, out[c]);
+		}
+	}
+}
+
+static void outliers(const tm_panel *p, int num, const tm_outliers *first, int width, float *out)
+{
+	for (int i = 0; i < num; i++)
+		for (int r = 0; r < width; r++, out += TM_PANEL)
+			outliers_panel(&p[i], tm_outliers_row(first, p->k, r), out);
+}
+
+const tm_kernels8 tm_kernels8_portable = {1, FMT_W16, quant8, widen, dot8, outliers};

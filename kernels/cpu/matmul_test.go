@@ -296,22 +296,44 @@ func checkProduct(t *testing.T, what string, got, x []float32, w []float64, rows
 	}
 }
 
+// roundGroups rounds a row as products with activations of 8 bits take it: groups of 32 to
+// multiples of a 127th of their greatest, but for values of more than eight times the
+// row's mean magnitude, which stay as they are and out of their groups.
+func roundGroups(x []float32) []float64 {
+	var sums [16]float32
+	for i, v := range x {
+		sums[i%16] += max(v, -v)
+	}
+	for n := 8; n > 0; n /= 2 {
+		for i := range n {
+			sums[i] += sums[i+n]
+		}
+	}
+	bound := sums[0] * (8 / float32(len(x)))
+	rounded := make([]float64, len(x))
+	for i, v := range x {
+		top := float32(0)
+		for _, u := range x[i/32*32 : i/32*32+32] {
+			if u = max(u, -u); u <= bound {
+				top = max(top, u)
+			}
+		}
+		switch {
+		case max(v, -v) > bound:
+			rounded[i] = float64(v)
+		case top > 0:
+			rounded[i] = math.RoundToEven(float64(v*(127/top))) * float64(top/127)
+		}
+	}
+	return rounded
+}
+
 // checkLevels8 compares with products of activations that are rounded as they should
 // be: half a step of 8 bits would hide errors of the kernels.
 func checkLevels8(t *testing.T, what string, got, x []float32, w []float64, rows, n, k int) {
 	t.Helper()
-	level := make([]float64, k)
 	for r := range rows {
-		for i := range level {
-			top := float32(0)
-			for _, v := range x[r*k+i/32*32 : r*k+i/32*32+32] {
-				top = max(top, v, -v)
-			}
-			level[i] = 0
-			if top > 0 {
-				level[i] = math.RoundToEven(float64(x[r*k+i]*(127/top))) * float64(top/127)
-			}
-		}
+		level := roundGroups(x[r*k : (r+1)*k])
 		for c := range n {
 			var want, size float64
 			for i := range k {

@@ -21,10 +21,10 @@ const (
 type Activations int
 
 // The forms. Activations8 is for weights of at most 8 bits: from AVX2 on products that
-// wait for arithmetic are faster with it, and they are much less exact.
+// wait for arithmetic are faster with it, and they are less exact.
 const (
 	Activations16 Activations = iota // integers of 16 bits with a scale per row
-	Activations8                     // integers of 8 bits with a scale per 32 values of a row
+	Activations8                     // integers of 8 bits with a scale per 32 values of a row, and its outliers as they are
 )
 
 func (a Activations) bits() C.int {
