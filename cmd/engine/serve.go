@@ -323,7 +323,7 @@ func (p *process) load(ctx context.Context, path string, key []byte) (*runner.Lo
 	p.log.Info("loading", "model", p.model, "role", p.role)
 	o := runner.LoadOptions{
 		Path: path, ServedName: p.cfg.ServedModelName, DefaultName: p.servedName(), Core: p.cfg.Core(p.role),
-		Backend: p.cfg.Backend, F32: p.cfg.DType == "float32", Activations8: p.cfg.Activations == "int8", Threads: p.cfg.Threads, Nice: p.cfg.ThreadsNice, PinThreads: p.cfg.PinThreads, PinSkip: p.cfg.PinSkip,
+		Backend: p.cfg.Backend, F32: p.cfg.DType == "float32", Activations: p.cfg.Activations, Threads: p.cfg.Threads, Nice: p.cfg.ThreadsNice, PinThreads: p.cfg.PinThreads, PinSkip: p.cfg.PinSkip,
 		Tiers: runner.TierOptions{
 			HostBytes: p.cfg.KVCache.HostCacheSize, DiskDir: p.cfg.KVCache.DiskCacheDir, DiskBytes: p.cfg.KVCache.DiskCacheSize,
 		},

@@ -19,12 +19,28 @@ const WeightForm = kernels.Layout
 type Activations int
 
 // The forms. Activations8 makes products faster that wait for arithmetic, from AVX2 on
-// (portable C, also of arm64, is slower with it), and is much less exact; weights in F16
+// (portable C, also of arm64, is slower with it), and is less exact; weights in F16
 // and BF16 keep 16 bits with it.
 const (
 	Activations16 Activations = iota // integers of 16 bits with a scale per row
-	Activations8                     // integers of 8 bits with a scale per 32 values of a row
+	Activations8                     // integers of 8 bits with a scale per 32 values of a row, and its outliers as they are
 )
+
+// String is the name of the form in configurations.
+func (a Activations) String() string {
+	if a == Activations8 {
+		return "int8"
+	}
+	return "int16"
+}
+
+// BestActivations is the fastest form at a level as in Config.ISA.
+func BestActivations(isa string) Activations {
+	if level, err := (Config{ISA: isa}).level(); err == nil && level >= kernels.AVX2 {
+		return Activations8
+	}
+	return Activations16
+}
 
 // Config says what a Backend is made for.
 type Config struct {

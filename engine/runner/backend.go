@@ -2,6 +2,7 @@ package runner
 
 import (
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
@@ -107,12 +108,19 @@ func dropWindows(log *slog.Logger, ck *model.Checkpoint) error {
 	return nil
 }
 
-// activations is the form that the options ask for.
-func (o *LoadOptions) activations() cpu.Activations {
-	if o.Activations8 {
-		return cpu.Activations8
+// activations is the form that the options ask for, of no meaning but on the CPU.
+func (o *LoadOptions) activations(onCPU bool) (cpu.Activations, error) {
+	switch {
+	case o.Activations == "int8" && !onCPU:
+		return 0, errors.New("activations: int8 is of the CPU: use it with --backend cpu")
+	case o.Activations == "int8":
+		return cpu.Activations8, nil
+	case o.Activations == "int16" || !onCPU:
+		return cpu.Activations16, nil
+	case o.Activations == "" || o.Activations == "auto":
+		return cpu.BestActivations(o.ISA), nil
 	}
-	return cpu.Activations16
+	return 0, fmt.Errorf("activations: %q is unknown: auto, int16 or int8", o.Activations)
 }
 
 // store makes the store of packed weights, which keeps them in a file if the
@@ -163,7 +171,7 @@ func (d *cpuDevices) make(c backendConfig) (Backend, error) {
 	}
 	b, err := cpu.New(cpu.Config{
 		Threads: end - first, CPUs: cpus, KV: c.kv, MaxRows: c.core.MaxNumTokens, ISA: d.o.ISA, Loaded: d.o.Loaded, Store: d.store, Group: group,
-		Nice: d.o.Nice, Shared: d.o.sharesPool(), Activations: d.o.activations(),
+		Nice: d.o.Nice, Shared: d.o.sharesPool(), Activations: d.o.acts,
 		Release: c.release,
 	})
 	if err != nil {

@@ -98,7 +98,7 @@ func (o *LoadOptions) settings(cfg Config) string {
 		"model=" + cfg.Info.Model + " " + cfg.Info.Fingerprint,
 		fmt.Sprintf("tensor_parallel_size=%d", o.Ranks), fmt.Sprintf("enable_attention_dp=%t", o.AttentionDP),
 		fmt.Sprintf("attention_dp_config.dense_mlp=%s", map[bool]string{true: "split", false: "local"}[o.SplitMLP]),
-		fmt.Sprintf("activations=%s", map[bool]string{true: "int8", false: "int16"}[o.Activations8]),
+		fmt.Sprintf("activations=%s", o.acts),
 	}
 	c := cfg.Core
 	c.Incarnation, c.Endpoint, c.Blocks, c.Rank = "", "", 0, 0 // of each process

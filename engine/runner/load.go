@@ -13,6 +13,7 @@ import (
 
 	"tandem/engine/adprouter"
 	"tandem/engine/comm"
+	"tandem/engine/cpu"
 	"tandem/engine/executor"
 	"tandem/engine/lockstep"
 	"tandem/engine/model"
@@ -29,28 +30,28 @@ type LoadOptions struct {
 	Path       string // GGUF file or Hugging Face folder
 	ServedName string // empty = DefaultName
 	// DefaultName may be empty too: then the checkpoint's own name counts, then that of its file or folder.
-	DefaultName  string
-	Core         executor.Config // Vocab, Blocks, Layout, Namespace, Incarnation and Endpoint are filled in here
-	Backend      string          // "cpu", "cuda", or "auto" (also empty): the best there is
-	Threads      int             // of the CPU, 0 = one per physical core
-	Nice         int             // of the compute threads, see cpu.Config
-	PinThreads   bool            // each to a processor of its own
-	PinSkip      int             // how many processors are for other workers
-	Memory       float64         // part of a GPU's free memory for the KV pool, 0 = DefaultMemory
-	Graphs       []int           // decode batches that a GPU runs as one launch, see GraphSizes; none without
-	ISA          string          // empty = best
-	KVDType      tensor.DType    // Invalid = BF16
-	PoolTokens   int             // of the KV pool, 0 = by memory
-	F32          bool            // decode the weights to float32 and multiply them so: slower, for comparison
-	Activations8 bool            // multiply quantised weights with 8-bit activations: faster and much less exact, see cpu.Activations8
-	TokensOnly   bool            // do without tokenizer: requests are token ids and give no text
-	Overlap      *bool           // see Config; of one rank. nil = as is best for the device
-	Wire         *wire.Config    // nil = no KV transfer
-	Tiers        TierOptions     // below the KV pool
-	PackedDir    string          // where the CPU keeps packed weights between starts, empty = nowhere
-	Incarnation  string
-	Logger       *slog.Logger
-	Loaded       func(name string, bytes int) // each packed weight, for progress
+	DefaultName string
+	Core        executor.Config // Vocab, Blocks, Layout, Namespace, Incarnation and Endpoint are filled in here
+	Backend     string          // "cpu", "cuda", or "auto" (also empty): the best there is
+	Threads     int             // of the CPU, 0 = one per physical core
+	Nice        int             // of the compute threads, see cpu.Config
+	PinThreads  bool            // each to a processor of its own
+	PinSkip     int             // how many processors are for other workers
+	Memory      float64         // part of a GPU's free memory for the KV pool, 0 = DefaultMemory
+	Graphs      []int           // decode batches that a GPU runs as one launch, see GraphSizes; none without
+	ISA         string          // empty = best
+	KVDType     tensor.DType    // Invalid = BF16
+	PoolTokens  int             // of the KV pool, 0 = by memory
+	F32         bool            // decode the weights to float32 and multiply them so: slower, for comparison
+	Activations string          // of the CPU beside quantised weights: "int16", "int8", or "auto" (also empty), see cpu.BestActivations
+	TokensOnly  bool            // do without tokenizer: requests are token ids and give no text
+	Overlap     *bool           // see Config; of one rank. nil = as is best for the device
+	Wire        *wire.Config    // nil = no KV transfer
+	Tiers       TierOptions     // below the KV pool
+	PackedDir   string          // where the CPU keeps packed weights between starts, empty = nowhere
+	Incarnation string
+	Logger      *slog.Logger
+	Loaded      func(name string, bytes int) // each packed weight, for progress
 
 	Ranks       int                // of the instance, 0 = 1; tensor-parallel unless AttentionDP
 	AttentionDP bool               // each rank has requests of its own
@@ -58,8 +59,10 @@ type LoadOptions struct {
 	SplitMLP    bool               // with AttentionDP: dense MLPs are split over the ranks
 	HangTimeout time.Duration      // a step or rank without headway for so long ends the instance, 0 = never
 	Stall       time.Duration      // see Config
-	Idle        time.Duration      // see Config
-	Group       *GroupOptions      // nil = all ranks are in this process
+
+	acts  cpu.Activations // what Activations comes to
+	Idle  time.Duration   // see Config
+	Group *GroupOptions   // nil = all ranks are in this process
 
 	Deterministic bool // a row's bits are independent of its batch on a GPU too
 }
@@ -166,10 +169,12 @@ func Load(ctx context.Context, o LoadOptions) (_ *Loaded, err error) {
 			l.Close()
 		}
 	}()
-	if _, ok := l.devices.(*cpuDevices); o.F32 && !ok {
+	_, onCPU := l.devices.(*cpuDevices)
+	if o.acts, err = o.activations(onCPU); err != nil {
+		return nil, err
+	}
+	if o.F32 && !onCPU {
 		return nil, errors.New("dtype: float32 is of the CPU: use it with --backend cpu")
-	} else if o.Activations8 && !ok {
-		return nil, errors.New("activations: int8 is of the CPU: use it with --backend cpu")
 	}
 	l.Config = ck.Config // without windows, where the device has none
 	share, most := l.devices.pool(ranks.Len(), int64(ck.Bytes()))

@@ -46,7 +46,7 @@ func (o *LoadOptions) tiers(core *executor.Config, fingerprint, backend string, 
 	core.Tiers.HostBlocks = int(t.HostBytes / size)
 	arithmetic, _, _ := strings.Cut(backend, ",") // the rest is threads and the like, which change no bits
 	cfg := TierConfig{Dir: t.DiskDir, Identity: fmt.Sprintf("%s; %s %d; f32 %t; %+v", fingerprint, arithmetic, cpu.WeightForm, o.F32, core.Layout)}
-	if o.Activations8 {
+	if o.acts == cpu.Activations8 {
 		cfg.Identity += "; activations of 8 bits"
 	}
 	if t.DiskDir == "" {

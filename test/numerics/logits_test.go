@@ -3,6 +3,7 @@ package numerics
 import (
 	"errors"
 	"fmt"
+	"math"
 	"testing"
 
 	"tandem/engine/cpu"
@@ -141,16 +142,39 @@ func TestLogitsAgreeWithTransformers(t *testing.T) {
 	}
 }
 
-// Activations of 8 bits are on request: this is what they cost on the default model.
+// Activations of 8 bits, the default, pass the gate of weights of 8 bits: a divergence of
+// 1e-3, 98 % of the first choices, and half a percent of perplexity. Beside a cache of
+// bytes they are held to what that is.
 func TestActivationsOfEightBits(t *testing.T) {
 	texts := readReference(t)
-	if testing.Short() {
-		texts = texts[:10]
+	exact := perplexity(t, open(t, tensor.F32, "", model.AsF32()), texts)
+	for _, tc := range []struct {
+		kv            tensor.DType
+		atMost, agree float64
+	}{{tensor.BF16, 1e-3, 0.98}, {tensor.I8, 2e-3, 0.97}} {
+		b := build(t, cpu.Config{Activations: cpu.Activations8}, tc.kv, func(b *cpu.Backend) model.Ops { return b })
+		f, ppl := compare(t, b, texts), perplexity(t, b, texts)
+		t.Logf("%s cache: %v, perplexity %.4f, in float32 %.4f", tc.kv, f, ppl, exact)
+		if kl, agree := f.mean(); kl > tc.atMost || agree < tc.agree || math.Abs(ppl/exact-1) > 0.005 {
+			t.Errorf("%s cache: %v, perplexity %.4f of %.4f: want a divergence of at most %.0e, %.0f %%, and a perplexity within 0.5 %%",
+				tc.kv, f, ppl, exact, tc.atMost, 100*tc.agree)
+		} else if kl < 1e-4 {
+			t.Errorf("%s cache: %v: that is of activations of 16 bits", tc.kv, f)
+		}
 	}
-	b := build(t, cpu.Config{Activations: cpu.Activations8}, tensor.BF16, func(b *cpu.Backend) model.Ops { return b })
-	f := compare(t, b, texts)
-	t.Log(f)
-	if kl, agree := f.mean(); kl > 5e-3 || kl < 1e-4 || agree < 0.96 {
-		t.Errorf("%v, want a divergence of at most 5e-3 (and more than 16 bits have), and 96 %%", f)
+}
+
+// perplexity is that of the texts' positions with a reference.
+func perplexity(t *testing.T, b *cpu.Backend, texts []text) float64 {
+	t.Helper()
+	sum, n := 0.0, 0
+	for _, x := range texts {
+		for i, row := range logits(t, b, x) {
+			if next := x.first + i + 1; next < len(x.ids) {
+				sum += logSumExp(row) - float64(row[x.ids[next]])
+				n++
+			}
+		}
 	}
+	return math.Exp(sum / float64(n))
 }

@@ -24,11 +24,10 @@ import (
 
 // options are the flags, and what parts have found out for later ones.
 type options struct {
-	int8                                                              bool
-	python, ik, script, server, bin, keys, dir, models, rows, command string
-	threads, pairs                                                    int
-	each                                                              time.Duration
-	limits                                                            cpu.Limits // of all threads, the best so far
+	python, ik, script, server, bin, keys, dir, models, rows, command, activations string
+	threads, pairs                                                                 int
+	each                                                                           time.Duration
+	limits                                                                         cpu.Limits // of all threads, the best so far
 }
 
 // part is a section of the page.
@@ -57,7 +56,7 @@ func main() {
 	flag.StringVar(&o.dir, "dir", ".cache/shapes", "folder for files of random weights, up to 2.5 GB each")
 	flag.StringVar(&o.models, "models", "", "models whose name contains this, empty = all; server: the default model")
 	flag.StringVar(&o.rows, "rows", "", "rows of models whose name contains this, empty = all; server: like \"clients 8.\"")
-	flag.BoolVar(&o.int8, "int8", false, "models: activations of 8 bits on our side (activations: int8)")
+	flag.StringVar(&o.activations, "activations", "auto", "models: activations on our side: auto, int16 or int8")
 	flag.IntVar(&o.threads, "threads", runtime.NumCPU(), "compute threads of both sides")
 	flag.IntVar(&o.pairs, "pairs", 5, "most repetitions of each row, at most 10")
 	flag.DurationVar(&o.each, "each", 10*time.Second, "time of a row, after which it gets no further repetition")

@@ -117,7 +117,7 @@ func (o *options) subject(s subject, out *bytes.Buffer) (string, error) {
 	var all sides
 	defer all.close()
 	start := time.Now()
-	if all.ours, err = speed.Load(path, o.threads, 32*(128+64)+2*2304, o.int8); err != nil {
+	if all.ours, err = speed.Load(path, o.threads, 32*(128+64)+2*2304, o.activations); err != nil {
 		return "", err
 	}
 	loaded := time.Since(start)
@@ -180,7 +180,7 @@ func (o *options) compare(s subject, t target, all *sides, out *bytes.Buffer) (f
 			theirs[i] = append(theirs[i], v)
 		}
 	}
-	line := fmt.Sprintf("| %s%s | %s | %.1f (%.1f–%.1f) |", s, map[bool]string{true: ", int8"}[o.int8], t, speed.Median(mine), slices.Min(mine), slices.Max(mine))
+	line := fmt.Sprintf("| %s%s | %s | %.1f (%.1f–%.1f) |", s, strings.TrimSuffix(", "+o.activations, ", auto"), t, speed.Median(mine), slices.Min(mine), slices.Max(mine))
 	for _, ik := range []bool{false, true} {
 		line += beside(mine, all.peers, theirs, ik)
 	}

@@ -61,7 +61,7 @@ func run(o *options, out, log io.Writer) error {
 	if err != nil {
 		return err
 	}
-	ours, err := speed.Load(path, o.threads, 8*(2048+64)+4096, false)
+	ours, err := speed.Load(path, o.threads, 8*(2048+64)+4096, "")
 	if err != nil {
 		return err
 	}

@@ -21,11 +21,11 @@ type Engine struct {
 
 const blockTokens = 16
 
-// Load loads a GGUF file for at most `cells` tokens in the cache, with activations of 8
-// or 16 bits.
-func Load(path string, threads, cells int, int8 bool) (*Engine, error) {
+// Load loads a GGUF file for at most `cells` tokens in the cache, with activations as in
+// [runner.LoadOptions].
+func Load(path string, threads, cells int, activations string) (*Engine, error) {
 	core := executor.DefaultConfig()
-	l, err := runner.Load(context.Background(), runner.LoadOptions{Path: path, Core: core, Threads: threads, PoolTokens: cells, Activations8: int8})
+	l, err := runner.Load(context.Background(), runner.LoadOptions{Path: path, Core: core, Threads: threads, PoolTokens: cells, Activations: activations})
 	if err != nil {
 		return nil, err
 	}
