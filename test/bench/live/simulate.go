@@ -7,6 +7,7 @@ import (
 	"tandem/engine/adprouter"
 	"tandem/engine/executor"
 	"tandem/engine/transfer"
+	"tandem/serve/config"
 	"tandem/serve/router"
 	"tandem/test/bench/des"
 	"tandem/test/bench/result"
@@ -33,9 +34,11 @@ func (s *Setup) Keys() map[string]any {
 	}
 }
 
-// Core is the same for an engine's core.
+// Core is the same for an engine's core. How steps are planned is what workers without such keys do.
 func (s *Setup) Core() executor.Config {
-	c := des.Core(executor.Mixed, s.Router)
+	c, own := des.Core(executor.Mixed, s.Router), config.DefaultWorker().Core(executor.Mixed)
+	c.ChunkPrefill, c.Policy, c.Chunking, c.Queue = own.ChunkPrefill, own.Policy, own.Chunking, own.Queue
+	c.PrefillMixed = max(own.PrefillMixed, s.Block)
 	c.Blocks, c.BlockTokens, c.MaxBatch, c.MaxNumTokens, c.MaxSeqLen = s.Blocks, s.Block, s.MaxBatch, s.MaxTokens, s.Blocks*s.Block
 	c.Layout = transfer.Layout{Layers: 1, KVHeads: 1, HeadDim: 16, DType: "F32", BlockTokens: s.Block}
 	return c
