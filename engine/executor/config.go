@@ -47,24 +47,25 @@ type Config struct {
 	Rank        int    // ADP rank; in every handle
 	Layout      transfer.Layout
 
-	Vocab        int // token ids are below this
-	Blocks       int // N, blocks in the pool
-	Window       int // positions that a query reads, its own the last; 0 = all before it
-	BlockTokens  int // B, a power of two
-	MaxBatch     int // requests a step
-	MaxNumTokens int // rows a step
-	MaxSeqLen    int // prompt and output
-	MaxQueued    int // requests waiting for admission; more get queue_full
-	QueueTimeout time.Duration
-	Policy       scheduler.Policy
-	Chunking     scheduler.Chunking
-	Queue        scheduler.Queue
-	ChunkPrefill bool // split prompts over steps
-	PrefillMixed int  // most prefill rows in a step that also decodes, 0 = MaxNumTokens
-	BlockReuse   bool
-	PartialReuse bool // copy a shared beginning of a block
-	ShareInPass  bool // let requests of one step share blocks it computes
-	EventBuffer  int  // changes of the index of reusable blocks kept for readers, 0 = none
+	Vocab            int // token ids are below this
+	Blocks           int // N, blocks in the pool
+	Window           int // positions that a query reads, its own the last; 0 = all before it
+	BlockTokens      int // B, a power of two
+	MaxBatch         int // requests a step
+	MaxNumTokens     int // rows a step
+	MaxSeqLen        int // prompt and output
+	MaxQueued        int // requests waiting for admission; more get queue_full
+	QueueTimeout     time.Duration
+	Policy           scheduler.Policy
+	Chunking         scheduler.Chunking
+	Queue            scheduler.Queue
+	ChunkPrefill     bool // split prompts over steps
+	PrefillMixed     int  // most prefill rows in a step that also decodes, 0 = MaxNumTokens
+	PrefillPerDecode int  // and for each row that decodes, though at least two blocks, 0 = no limit
+	BlockReuse       bool
+	PartialReuse     bool // copy a shared beginning of a block
+	ShareInPass      bool // let requests of one step share blocks it computes
+	EventBuffer      int  // changes of the index of reusable blocks kept for readers, 0 = none
 
 	Reuse    ReusePolicy // when blocks may be shared, with BlockReuse
 	MaxTurns int         // of a conversation that keep their blocks, with PerConversation
@@ -124,6 +125,7 @@ func (c Config) Validate() error {
 	bad(c.Tiers.DiskBlocks > 0 && c.Tiers.HostBlocks == 0, "disk_cache_size needs a host_cache_size of at least one block")
 	bad(c.MaxQueued < 1, "max_queued_requests %d must be at least 1", c.MaxQueued)
 	bad(c.QueueTimeout < 0, "queue_timeout_ms must not be negative")
+	bad(c.PrefillPerDecode < 0, "prefill_tokens_per_decode %d must not be negative", c.PrefillPerDecode)
 	bad(c.PrefillMixed < 0 || c.PrefillMixed > 0 && c.PrefillMixed < c.BlockTokens,
 		"max_prefill_tokens_mixed %d must be 0 or at least tokens_per_block", c.PrefillMixed)
 	bad(c.Lease <= 0, "lease_ms must be positive")

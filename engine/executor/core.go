@@ -112,7 +112,7 @@ func New(cfg Config) (*Core, error) {
 	}
 	c.sch, err = scheduler.New(scheduler.Config{
 		Policy: cfg.Policy, Chunking: cfg.Chunking, Queue: cfg.Queue, BlockTokens: cfg.BlockTokens,
-		MaxBatch: cfg.MaxBatch, MaxNumTokens: cfg.MaxNumTokens, PrefillMixed: cfg.PrefillMixed,
+		MaxBatch: cfg.MaxBatch, MaxNumTokens: cfg.MaxNumTokens, PrefillMixed: cfg.PrefillMixed, PrefillPerDecode: cfg.PrefillPerDecode,
 		ChunkPrefill: cfg.ChunkPrefill, MaxRecv: cfg.MaxConcurrentRecv, MaxRecvBytes: cfg.MaxInflightBytes,
 		BlockBytes: int64(cfg.Layout.BlockBytes()),
 	}, kv, prefix{c})

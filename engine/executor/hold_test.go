@@ -307,5 +307,6 @@ func drawConfig(t *rapid.T, role Role) Config {
 	c.Queue = rapid.SampledFrom([]scheduler.Queue{scheduler.FCFS, scheduler.Priority}).Draw(t, "queue")
 	c.ChunkPrefill = rapid.IntRange(0, 3).Draw(t, "chunk") > 0
 	c.PrefillMixed = rapid.SampledFrom([]int{0, b, 2 * b}).Draw(t, "mixed cap")
+	c.PrefillPerDecode = rapid.SampledFrom([]int{0, 1, 4}).Draw(t, "per decode")
 	return c
 }

@@ -5,7 +5,8 @@ package scheduler
 // shorter ones behind it, in their order. It keeps most of the step, and its
 // blocks: nothing is admitted that it may need room for.
 const (
-	// reliefPart is the part of a step's prefill rows that short ones may take.
+	// reliefPart is the part of a step's prefill rows that short ones may take, at least
+	// a block.
 	reliefPart = 4
 	// reliefRatio is how many times longer the first in line must be.
 	reliefRatio = 4
@@ -22,7 +23,7 @@ func (s *Scheduler) relieve() {
 	if long == nil || long.Known-long.Computed <= s.cfg.MaxNumTokens {
 		return
 	}
-	part := min(s.prefill/reliefPart, s.prefill-s.cfg.BlockTokens)
+	part := min(max(s.prefill/reliefPart, s.cfg.BlockTokens), s.prefill-s.cfg.BlockTokens)
 	rest := s.prefill - part
 	if s.prefill = part; part > 0 {
 		short := (long.Known - long.Computed) / reliefRatio

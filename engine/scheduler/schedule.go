@@ -6,10 +6,7 @@ package scheduler
 func (s *Scheduler) Schedule(lim Limits) *Plan {
 	s.begin(lim)
 	s.decode()
-	s.prefill = s.tokens
-	if len(s.plan.Rows) > 0 && s.cfg.PrefillMixed > 0 {
-		s.prefill = min(s.prefill, s.cfg.PrefillMixed)
-	}
+	s.prefill = min(s.tokens, s.besideDecode(len(s.plan.Rows)))
 	s.relieve()
 	s.continuePrefill()
 	if !s.paused {
@@ -24,6 +21,20 @@ func (s *Scheduler) Schedule(lim Limits) *Plan {
 	}
 	s.dealOut()
 	return &s.plan
+}
+
+// besideDecode bounds the prefill rows of a step that has so many rows of decoding
+// requests. Each of these waits for all of the step, so that few of them are worth small
+// steps, and where they are many the prompts behind them wait longer than they do.
+func (s *Scheduler) besideDecode(rows int) int {
+	most := s.cfg.MaxNumTokens
+	if rows > 0 && s.cfg.PrefillMixed > 0 {
+		most = s.cfg.PrefillMixed
+	}
+	if rows > 0 && s.cfg.PrefillPerDecode > 0 && s.cfg.ChunkPrefill {
+		most = min(most, max(rows*s.cfg.PrefillPerDecode, 2*s.cfg.BlockTokens))
+	}
+	return most
 }
 
 func (s *Scheduler) begin(lim Limits) {

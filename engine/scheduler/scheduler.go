@@ -48,10 +48,13 @@ type Config struct {
 	MaxBatch     int // requests a step
 	MaxNumTokens int // rows a step
 	PrefillMixed int // prefill rows in a step that decodes, 0 = no extra limit
-	ChunkPrefill bool
-	MaxRecv      int   // pulls at a time
-	MaxRecvBytes int64 // bytes of all pulls, if there is more than one
-	BlockBytes   int64
+	// PrefillPerDecode bounds them to so many for each row that decodes, but never below
+	// two blocks, if prompts may be divided; 0 = no such limit.
+	PrefillPerDecode int
+	ChunkPrefill     bool
+	MaxRecv          int   // pulls at a time
+	MaxRecvBytes     int64 // bytes of all pulls, if there is more than one
+	BlockBytes       int64
 }
 
 // Limits are what differs from step to step.

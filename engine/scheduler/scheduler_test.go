@@ -84,6 +84,7 @@ func TestAnyArrivals(t *testing.T) {
 			Queue:       rapid.SampledFrom([]Queue{FCFS, Priority}).Draw(t, "queue"),
 			BlockTokens: b, MaxBatch: rapid.IntRange(1, 8).Draw(t, "batch"), ChunkPrefill: rapid.Bool().Draw(t, "chunk"), MaxRecv: 4,
 		}
+		cfg.PrefillPerDecode = rapid.SampledFrom([]int{0, 1, 4}).Draw(t, "per decode")
 		cfg.MaxNumTokens = cfg.MaxBatch + b + rapid.IntRange(0, 40).Draw(t, "rows")
 		p := &pool{total: rapid.IntRange(1, 20).Draw(t, "N")}
 		s, err := New(cfg, p, p)
@@ -244,6 +245,54 @@ func TestAloneWithoutRoomStarves(t *testing.T) {
 }
 
 // TestRunningSteps tells what a request gets while steps run that have rows of it.
+// Prompts get rows by how many requests decode beside them: two blocks at least, and
+// what they may have beside any.
+func TestPrefillBesideDecode(t *testing.T) {
+	for _, tc := range []struct {
+		decoding, mixed, perDecode int
+		whole                      bool // prompts may not be divided
+		want                       int
+	}{
+		{0, 128, 4, false, 512},
+		{1, 128, 4, false, 32},
+		{8, 128, 4, false, 32},
+		{12, 128, 4, false, 48},
+		{32, 128, 4, false, 128},
+		{100, 128, 4, false, 128},
+		{100, 0, 4, false, 400},
+		{1, 16, 4, false, 16},
+		{1, 128, 4, true, 128},
+		{1, 128, 0, false, 128},
+		{1, 0, 0, false, 511},
+	} {
+		p := &pool{total: 1000}
+		s, err := New(Config{
+			Policy: GuaranteedNoEvict, Chunking: FirstCome, Queue: FCFS, BlockTokens: 16, MaxBatch: 200, MaxNumTokens: 512,
+			PrefillMixed: tc.mixed, PrefillPerDecode: tc.perDecode, ChunkPrefill: !tc.whole,
+		}, p, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range tc.decoding {
+			q := &Seq{Number: uint64(i + 1), Known: 5, Computed: 4, State: request.Decode, Complete: 2}
+			q.Table, _ = p.Take(nil, 1)
+			s.put(q, inRunning)
+		}
+		long := &Seq{Number: 1000, Known: tc.want, State: request.Waiting, Complete: 100}
+		if !tc.whole {
+			long.Known = 1001
+		}
+		s.Enqueue(long)
+		got := -tc.decoding
+		for _, r := range s.Schedule(Limits{MaxTokens: 512, MaxBatch: 200}).Rows {
+			got += r.Tokens
+		}
+		if want := min(tc.want, 512-tc.decoding) / 16 * 16; got != want {
+			t.Errorf("%+v: %d rows of the prompt, want %d", tc, got, want)
+		}
+	}
+}
+
 func TestRunningSteps(t *testing.T) {
 	for _, tc := range []struct {
 		name     string

@@ -135,7 +135,8 @@ type Scheduling struct {
 	CapacityPolicy   string `mapstructure:"capacity_scheduler_policy"`
 	ChunkingPolicy   string `mapstructure:"context_chunking_policy"`
 	QueuePolicy      string `mapstructure:"queue_policy"`
-	MaxPrefillMixed  int    `mapstructure:"max_prefill_tokens_mixed"` // 0 = max_num_tokens
+	MaxPrefillMixed  int    `mapstructure:"max_prefill_tokens_mixed"`  // 0 = max_num_tokens
+	PrefillPerDecode int    `mapstructure:"prefill_tokens_per_decode"` // 0 = no limit
 	MaxQueued        int    `mapstructure:"max_queued_requests"`
 	QueueTimeoutMsec int    `mapstructure:"queue_timeout_ms"` // 0 = off
 }
@@ -157,9 +158,12 @@ type Transceiver struct {
 	LocalRecompute    bool    `mapstructure:"local_recompute"`
 }
 
-// cpuPrefillMixed bounds the gap between tokens that a long prompt causes: on a
-// CPU larger chunks are hardly faster, and the others' tokens wait for all of a chunk.
-const cpuPrefillMixed = 128
+// These bound the gap between tokens that a long prompt causes: on a CPU larger chunks
+// are hardly faster, and the others' tokens wait for all of a chunk.
+const (
+	cpuPrefillMixed     = 128
+	cpuPrefillPerDecode = 4
+)
 
 // maxBatch is more than any worker runs, and little enough to make lists of.
 const maxBatch = 1 << 20
@@ -179,7 +183,7 @@ func DefaultWorker() Worker {
 		CUDAGraph: CUDAGraph{MaxBatchSize: -1},
 		Scheduler: Scheduling{
 			CapacityPolicy: string(c.Policy), ChunkingPolicy: string(c.Chunking), QueuePolicy: string(c.Queue),
-			MaxQueued: c.MaxQueued, MaxPrefillMixed: cpuPrefillMixed,
+			MaxQueued: c.MaxQueued, MaxPrefillMixed: cpuPrefillMixed, PrefillPerDecode: cpuPrefillPerDecode,
 		},
 		Cluster: defaultCluster(), EnableChunkedPrefill: c.ChunkPrefill, StallThreshold: 10, ShutdownGrace: 30,
 		AdminAddr: "127.0.0.1:0", DType: "auto", Activations: "auto", ToolParser: byTemplate, ReasoningParser: byTemplate,
@@ -189,6 +193,7 @@ func DefaultWorker() Worker {
 // onGPU changes the defaults to those of a worker on a GPU, whose steps are larger.
 func (w Worker) onGPU() Worker {
 	w.MaxBatchSize, w.MaxNumTokens, w.KVCache.TokensPerBlock, w.Scheduler.MaxPrefillMixed = 256, 8192, 32, 0
+	w.Scheduler.PrefillPerDecode = 0
 	return w
 }
 
@@ -383,6 +388,8 @@ func (s Scheduling) validate() error {
 		return fmt.Errorf(at+"context_chunking_policy: %q is not one of %s (FCFS), %s", s.ChunkingPolicy, scheduler.FirstCome, scheduler.EqualProgress)
 	case !scheduler.Queue(s.QueuePolicy).Valid():
 		return fmt.Errorf(at+"queue_policy: %q is not one of %s, %s", s.QueuePolicy, scheduler.FCFS, scheduler.Priority)
+	case s.PrefillPerDecode < 0 || s.PrefillPerDecode > maxBatch:
+		return fmt.Errorf(at+"prefill_tokens_per_decode: %d must be 0 (no limit) to %d", s.PrefillPerDecode, maxBatch)
 	case s.MaxPrefillMixed < 0:
 		return fmt.Errorf(at+"max_prefill_tokens_mixed: %d must not be negative", s.MaxPrefillMixed)
 	case s.MaxQueued < 1:

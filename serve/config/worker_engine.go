@@ -30,6 +30,7 @@ func (w Worker) Core(role executor.Role) executor.Config {
 	if c.PrefillMixed = w.Scheduler.MaxPrefillMixed; c.PrefillMixed > 0 {
 		c.PrefillMixed = max(c.PrefillMixed, c.BlockTokens) // a step moves whole blocks
 	}
+	c.PrefillPerDecode = w.Scheduler.PrefillPerDecode
 	c.MaxQueued, c.QueueTimeout = w.Scheduler.MaxQueued, msec(w.Scheduler.QueueTimeoutMsec)
 	if t := w.Transceiver; t != nil {
 		c.Lease, c.Attach, c.Progress, c.PeerWait = msec(t.Lease), msec(t.Attach), msec(t.Progress), msec(t.PeerWait)

@@ -243,7 +243,7 @@ func TestWorkerCore(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := executor.DefaultConfig()
-	want.Role, want.PrefillMixed = executor.Ctx, 128
+	want.Role, want.PrefillMixed, want.PrefillPerDecode = executor.Ctx, 128, 4
 	if got := def.Core(executor.Ctx); !reflect.DeepEqual(got, want) {
 		t.Errorf("defaults differ:\n got %+v\nwant %+v", got, want)
 	}

@@ -450,6 +450,7 @@ func randomCluster(t *rapid.T) *Cluster {
 		c.Queue = rapid.SampledFrom([]scheduler.Queue{scheduler.FCFS, scheduler.Priority}).Draw(t, "queue")
 		c.ChunkPrefill = rapid.IntRange(0, 3).Draw(t, "chunk") > 0
 		c.PrefillMixed = rapid.SampledFrom([]int{0, b, 2 * b}).Draw(t, "mixed cap")
+		c.PrefillPerDecode = rapid.SampledFrom([]int{0, 1, 4}).Draw(t, "per decode")
 		c.QueueTimeout = rapid.SampledFrom([]time.Duration{0, 300 * time.Millisecond}).Draw(t, "queue timeout")
 		c.MaxInflightBytes = rapid.SampledFrom([]int64{1, 5000, 1 << 30}).Draw(t, "bytes")
 		c.MaxConcurrentRecv = rapid.IntRange(1, 4).Draw(t, "recv")

@@ -105,7 +105,7 @@ func (s *Storm) config(role executor.Role, b int) executor.Config {
 	c.Policy = oneOf(rng, scheduler.GuaranteedNoEvict, scheduler.MaxUtilization, scheduler.MaxUtilization, scheduler.StaticBatch)
 	c.Chunking = oneOf(rng, scheduler.FirstCome, scheduler.EqualProgress)
 	c.Queue = oneOf(rng, scheduler.FCFS, scheduler.Priority)
-	c.ChunkPrefill, c.PrefillMixed = rng.IntN(4) > 0, oneOf(rng, 0, b, 2*b)
+	c.ChunkPrefill, c.PrefillMixed, c.PrefillPerDecode = rng.IntN(4) > 0, oneOf(rng, 0, b, 2*b), oneOf(rng, 0, 1, 4)
 	if !c.ChunkPrefill {
 		c.MaxNumTokens = max(c.MaxNumTokens, longest)
 	}

@@ -38,7 +38,7 @@ func (s *Setup) Keys() map[string]any {
 func (s *Setup) Core() executor.Config {
 	c, own := des.Core(executor.Mixed, s.Router), config.DefaultWorker().Core(executor.Mixed)
 	c.ChunkPrefill, c.Policy, c.Chunking, c.Queue = own.ChunkPrefill, own.Policy, own.Chunking, own.Queue
-	c.PrefillMixed = max(own.PrefillMixed, s.Block)
+	c.PrefillMixed, c.PrefillPerDecode = max(own.PrefillMixed, s.Block), own.PrefillPerDecode
 	c.Blocks, c.BlockTokens, c.MaxBatch, c.MaxNumTokens, c.MaxSeqLen = s.Blocks, s.Block, s.MaxBatch, s.MaxTokens, s.Blocks*s.Block
 	c.Layout = transfer.Layout{Layers: 1, KVHeads: 1, HeadDim: 16, DType: "F32", BlockTokens: s.Block}
 	return c
