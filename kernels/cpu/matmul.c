@@ -171,18 +171,42 @@ typedef struct {
 	int accumulate;
 } job;
 
+static inline void add4(float *to, const float *x)
+{
+	typedef float four __attribute__((vector_size(16)));
+	four a, b;
+	memcpy(&a, to, sizeof a);
+	memcpy(&b, x, sizeof b);
+	a += b;
+	memcpy(to, &a, sizeof a);
+}
+
 // store writes a tile's products with one panel, val[width][TM_PANEL].
 static void store(const job *j, int panel, int row0, int width, const float *val)
 {
 	int cols, col = tm_mat_col(j->m, panel, &cols);
 	float *out = j->out + j->ldo * (size_t)row0 + (col - j->col0);
 	for (int r = 0; r < width; r++, out += j->ldo, val += TM_PANEL) {
-		if (j->accumulate)
+		if (cols < TM_PANEL)
 			for (int c = 0; c < cols; c++)
-				out[c] += val[c];
+				out[c] = j->accumulate ? out[c] + val[c] : val[c];
+		else if (j->accumulate)
+			for (int c = 0; c < TM_PANEL; c += 4)
+				add4(out + c, val + c);
 		else
-			memcpy(out, val, sizeof(float) * cols);
+			memcpy(out, val, sizeof(float) * TM_PANEL);
 	}
+}
+
+// expect fetches what a tile's products with num panels are added to. Its rows are far
+// apart, and the processor does not guess them.
+static void expect(const job *j, int panel, int num, int row0, int width)
+{
+	int cols;
+	const float *out = j->out + j->ldo * (size_t)row0 + (tm_mat_col(j->m, panel, &cols) - j->col0);
+	for (int r = 0; r < width; r++, out += j->ldo)
+		for (int i = 0; i < num; i++)
+			__builtin_prefetch(out + i * TM_PANEL, 1);
 }
 
 // in8 tells whether panels of a packed format are multiplied with activations of 8 bits.
@@ -225,6 +249,8 @@ static void multiply(const job *j, int panel, int num, int tile0, int tile1, uin
 	}
 	for (int t = tile0; t < tile1; t++) {
 		int begin = tm_tile_row(rows, t), width = tm_tile_row(rows, t + 1) - begin;
+		if (j->accumulate)
+			expect(j, panel, num, begin, width);
 		if (bytes)
 			dot8(j, p, num, begin, width, val);
 		else if (tm_is_quantised(p[0].format))
