@@ -37,13 +37,14 @@ void tm_amx_quant8(uint8_t *tile, int width, int lane, const float *row, int k)
 	o->n = 0;
 	for (int k0 = 0; k0 < k; k0 += TM_GROUP, tile += tm_amx_record8(width)) {
 		uint8_t *to = tile + lane * TM_GROUP, *floats = tile + width * TM_GROUP + lane * 4;
-		float scale, x[TM_GROUP];
-		tm_set_apart(row + k0, k0, k, bound, o, x);
-		const float inv = tm_scale8(row_max(x, TM_GROUP), &scale);
+		float scale;
+		__m512 x = _mm512_loadu_ps(row + k0), y = _mm512_loadu_ps(row + k0 + 16);
+		set_apart(o, k, k0, row + k0, bound, &x, &y);
+		const float inv = tm_scale8(top_of(x, y), &scale);
 		__m512i a = _mm512_setzero_si512(), b = a;
 		if (inv) {
-			a = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x), _mm512_set1_ps(inv)));
-			b = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + 16), _mm512_set1_ps(inv)));
+			a = _mm512_cvtps_epi32(_mm512_mul_ps(x, _mm512_set1_ps(inv)));
+			b = _mm512_cvtps_epi32(_mm512_mul_ps(y, _mm512_set1_ps(inv)));
 		}
 		_mm_storeu_si128((__m128i *)to, _mm512_cvtepi32_epi8(a));
 		_mm_storeu_si128((__m128i *)(to + 16), _mm512_cvtepi32_epi8(b));

@@ -131,6 +131,20 @@ static int32_t total(__m256i pairs)
 	return sum;
 }
 
+// set_apart lists the outliers of the group at k0 and copies it with zeros for them.
+static void set_apart(tm_outliers *o, int k, int k0, const float *group, float bound, float rest[TM_GROUP])
+{
+	const __m256 sign = _mm256_set1_ps(-0.0f), most = _mm256_set1_ps(bound);
+	uint32_t mask = 0;
+	for (int i = 0; i < TM_GROUP; i += 8) {
+		const __m256 size = _mm256_andnot_ps(sign, _mm256_loadu_ps(group + i));
+		mask |= (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(size, most, _CMP_GT_OQ)) << i;
+	}
+	memcpy(rest, group, TM_GROUP * sizeof *rest);
+	for (mask = tm_list_outliers(o, k, k0, mask, group); mask; mask &= mask - 1)
+		rest[__builtin_ctz(mask)] = 0;
+}
+
 static void quant(uint8_t *tile, int width, int lane, const float *row, int k)
 {
 	const __m256i order = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15));
@@ -143,7 +157,7 @@ static void quant(uint8_t *tile, int width, int lane, const float *row, int k)
 		float scale, rest[TM_GROUP];
 		uint32_t top = row_max(x, TM_GROUP);
 		if (tm_bits_float(top) > bound) {
-			tm_set_apart(x, k0, k, bound, o, rest);
+			set_apart(o, k, k0, x, bound, rest);
 			x = rest;
 			top = row_max(x, TM_GROUP);
 		}

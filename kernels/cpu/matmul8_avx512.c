@@ -228,19 +228,13 @@ static void quant(uint8_t *tile, int width, int lane, const float *row, int k)
 	o->n = 0;
 	for (int k0 = 0; k0 < k; k0 += TM_GROUP, tile += tm_q8_record(width)) {
 		int32_t quads[TM_QUADS] __attribute__((aligned(32))) = {0}, sums[8] __attribute__((aligned(32))) = {0};
-		const float *x = row + k0;
-		float scale, rest[TM_GROUP];
-		uint32_t top = row_max(x, TM_GROUP);
-		if (tm_bits_float(top) > bound) {
-			tm_set_apart(x, k0, k, bound, o, rest);
-			x = rest;
-			top = row_max(x, TM_GROUP);
-		}
-		const float inv = tm_scale8(top, &scale);
+		float scale;
+		__m512 x = _mm512_loadu_ps(row + k0), y = _mm512_loadu_ps(row + k0 + 16);
+		set_apart(o, k, k0, row + k0, bound, &x, &y);
+		const float inv = tm_scale8(top_of(x, y), &scale);
 		if (inv) {
 			const __m512 m = _mm512_set1_ps(inv);
-			const __m512i a = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x), m));
-			const __m512i b = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + 16), m));
+			const __m512i a = _mm512_cvtps_epi32(_mm512_mul_ps(x, m)), b = _mm512_cvtps_epi32(_mm512_mul_ps(y, m));
 			const __m256i q = _mm256_set_m128i(_mm512_cvtepi32_epi8(b), _mm512_cvtepi32_epi8(a));
 			__m256i s = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), q);
 			s = _mm256_hadd_epi32(s, s);

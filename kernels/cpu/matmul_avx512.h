@@ -75,4 +75,26 @@ INLINE float magnitudes(const float *x, int k)
 	return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
+// set_apart lists the outliers of the group at k0, which is x and y as well, where it
+// makes them zeros.
+INLINE void set_apart(tm_outliers *o, int k, int k0, const float *group, float bound, __m512 *x, __m512 *y)
+{
+	const __m512 most = _mm512_set1_ps(bound);
+	const __mmask16 low = _mm512_cmp_ps_mask(_mm512_abs_ps(*x), most, _CMP_GT_OQ);
+	const __mmask16 high = _mm512_cmp_ps_mask(_mm512_abs_ps(*y), most, _CMP_GT_OQ);
+	uint32_t mask = low | (uint32_t)high << 16;
+	if (!mask)
+		return;
+	mask = tm_list_outliers(o, k, k0, mask, group);
+	*x = _mm512_maskz_mov_ps((__mmask16)~mask, *x);
+	*y = _mm512_maskz_mov_ps((__mmask16)(~mask >> 16), *y);
+}
+
+// top_of returns the bits of the greatest magnitude, as row_max does.
+INLINE uint32_t top_of(__m512 x, __m512 y)
+{
+	const __m512i a = _mm512_castps_si512(_mm512_abs_ps(x)), b = _mm512_castps_si512(_mm512_abs_ps(y));
+	return (uint32_t)_mm512_reduce_max_epi32(_mm512_max_epi32(a, b));
+}
+
 #endif

@@ -305,18 +305,17 @@ static inline float tm_scale8(uint32_t top, float *scale)
 // that of the magnitudes of the row. Nothing is beyond what is no number or infinite.
 static inline float tm_outlier_bound(float sum, int k) { return sum * ((float)TM_OUTLIER / (float)k); }
 
-// tm_set_apart copies the group of a row of k values that begins at k0, without its
-// outliers, which go to the row's list.
-static inline void tm_set_apart(const float *x, int k0, int k, float bound, tm_outliers *o, float rest[TM_GROUP])
+// tm_list_outliers appends those of the group x, at k0 of a row of k, whose bits a mask
+// has. It returns the mask of what is listed: none if that is more than the list has room for.
+static inline uint32_t tm_list_outliers(tm_outliers *o, int k, int k0, uint32_t mask, const float *x)
 {
-	for (int i = 0; i < TM_GROUP; i++) {
-		rest[i] = x[i];
-		if (!(fabsf(x[i]) > bound) || o->n == k / TM_OUTLIER)
-			continue;
-		const int byte = (i % 2 * 2 + i % 8 / 4) * 8;
+	if (o->n + __builtin_popcount(mask) > k / TM_OUTLIER)
+		return 0;
+	for (uint32_t left = mask; left; left &= left - 1) {
+		const int i = __builtin_ctz(left), byte = (i % 2 * 2 + i % 8 / 4) * 8;
 		o->at[o->n++] = (tm_outlier){(k0 + i) / 8 * 2 + i / 2 % 2, byte, byte + i / 2 % 2 * 4, x[i]};
-		rest[i] = 0;
 	}
+	return mask;
 }
 
 // tm_store8 writes the group of row `lane` to its record: levels in the order of

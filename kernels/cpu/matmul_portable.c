@@ -256,7 +256,12 @@ static void quant8(uint8_t *tile, int width, int lane, const float *row, int k)
 	for (int k0 = 0; k0 < k; k0 += TM_GROUP, tile += tm_q8_record(width)) {
 		int32_t quads[TM_QUADS], sums[2] = {0};
 		float scale, x[TM_GROUP];
-		tm_set_apart(row + k0, k0, k, bound, o, x);
+		uint32_t mask = 0;
+		for (int i = 0; i < TM_GROUP; i++)
+			mask |= (uint32_t)(fabsf(row[k0 + i]) > bound) << i;
+		mask = tm_list_outliers(o, k, k0, mask, row + k0);
+		for (int i = 0; i < TM_GROUP; i++)
+			x[i] = mask >> i & 1 ? 0 : row[k0 + i];
 		const float inv = tm_scale8(greatest(x, TM_GROUP), &scale);
 		for (int q = 0; q < TM_QUADS; q++) {
 			int8_t b[4];
