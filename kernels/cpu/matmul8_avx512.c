@@ -95,14 +95,11 @@ INLINE void dot_packed(const tm_panel *p, const int32_t *rec, float *out, const 
 {
 	__m512 acc[TM_TILE];
 	__m512i sum[TM_TILE];
-	const uint8_t *w = p->w, *line = p->super;
+	const uint8_t *w = p->w;
 	UNROLL for (int r = 0; r < R; r++)
 		acc[r] = _mm512_setzero_ps();
 	for (size_t g = 0; g < (size_t)p->groups; g++, rec += TM_WORDS8 * R, w += tm_level_bytes(format)) {
-		UNROLL for (int i = 0; i < lines_ahead(format); i++, line += 64) {
-			_mm_prefetch((const char *)line + FAR, _MM_HINT_T1);
-			_mm_prefetch((const char *)line + NEAR, _MM_HINT_T0);
-		}
+		fetch(p, g, format);
 		if (tm_has_min(format))
 			add_min(acc, rec, group_min(p, format, g), R);
 		const int halves = tm_has_halves(format) ? 2 : 1, step = 4 / halves;
@@ -190,12 +187,8 @@ INLINE void widen_format(const tm_panel *p, uint8_t *dst, const int format)
 {
 	const tm_panel to = tm_panel_at(FMT_B8 + tm_widened(format) - FMT_W16, p->k, dst);
 	uint8_t *w = (uint8_t *)to.w, *s = (uint8_t *)to.scale;
-	const uint8_t *line = p->super;
 	for (size_t g = 0; g < (size_t)p->groups; g++, w += 512) {
-		UNROLL for (int i = 0; i < lines_ahead(format); i++, line += 64) {
-			_mm_prefetch((const char *)line + FAR, _MM_HINT_T1);
-			_mm_prefetch((const char *)line + NEAR, _MM_HINT_T0);
-		}
+		fetch(p, g, format);
 		_mm512_storeu_ps(s, group_scale(p, format, g, 0));
 		if (tm_has_min(format))
 			_mm512_storeu_ps(s + 64, group_min(p, format, g));

@@ -69,8 +69,7 @@ INLINE void dot_rows(const tm_panel *p, const int32_t *tile, int width, int lane
 		acc[r][0] = acc[r][1] = _mm256_setzero_ps();
 	for (size_t g = 0; g < (size_t)p->groups; g++, rec += TM_WORDS * width, w += tm_level_bytes(format)) {
 		if (format < FMT_W16)
-			for (size_t i = 0; i < tm_level_bytes(format); i += 64)
-				_mm_prefetch((const char *)w + AHEAD + i, _MM_HINT_T0);
+			fetch(p, g, format);
 		add_group(p, w, rec, width, format, R, g, acc);
 	}
 	UNROLL for (int r = 0; r < R; r++) {

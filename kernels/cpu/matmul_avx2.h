@@ -12,6 +12,15 @@
 // of the 16 registers. Wider tiles are done 3 rows at a time.
 enum { ROWS = 3, AHEAD = 4096 };
 
+// fetch fetches what is AHEAD of group g in memory, as much as a group's levels and scales
+// are: so the panel behind is fetched at the same distance, without a gap.
+INLINE void fetch(const tm_panel *p, size_t g, const int format)
+{
+	const char *ahead = (const char *)p->w + g * (tm_level_bytes(format) + tm_scale_bytes(format)) + AHEAD;
+	UNROLL for (size_t i = 0; i < tm_level_bytes(format) + 64; i += 64)
+		_mm_prefetch(ahead + i, _MM_HINT_T0);
+}
+
 INLINE __m256 half8(const uint8_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
 INLINE __m256 byte8(const uint8_t *p)
 {

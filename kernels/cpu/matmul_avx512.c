@@ -116,14 +116,11 @@ INLINE void dot_packed(const tm_panel *p, const int32_t *tile, float *out, const
 	__m512 acc[TM_TILE];
 	__m512i sum[TM_TILE];
 	const int32_t *rec = tile + R;
-	const uint8_t *w = p->w, *line = p->super;
+	const uint8_t *w = p->w;
 	UNROLL for (int r = 0; r < R; r++)
 		acc[r] = _mm512_setzero_ps();
 	for (size_t g = 0; g < (size_t)p->groups; g++, rec += TM_WORDS * R, w += tm_level_bytes(format)) {
-		UNROLL for (int i = 0; i < lines_ahead(format); i++, line += 64) {
-			_mm_prefetch((const char *)line + FAR, _MM_HINT_T1);
-			_mm_prefetch((const char *)line + NEAR, _MM_HINT_T0);
-		}
+		fetch(p, g, format);
 		if (tm_has_min(format))
 			add_min(acc, rec, group_min(p, format, g), R);
 		if (tm_has_halves(format)) {
@@ -221,13 +218,8 @@ static void widen(const tm_panel *p, uint8_t *dst)
 	const __m512i low = _mm512_set1_epi16(15), below = _mm512_set1_epi16(p->format == FMT_W4_0 ? 8 : 0);
 	tm_panel to = tm_panel_at(tm_widened(p->format), p->k, dst);
 	uint8_t *w = (uint8_t *)to.w, *s = (uint8_t *)to.scale;
-	const uint8_t *line = p->super;
-	const int lines = lines_ahead(p->format);
 	for (size_t g = 0; g < (size_t)p->groups; g++, w += 1024) {
-		for (int i = 0; i < lines; i++, line += 64) {
-			_mm_prefetch((const char *)line + FAR, _MM_HINT_T1);
-			_mm_prefetch((const char *)line + NEAR, _MM_HINT_T0);
-		}
+		fetch(p, g, p->format);
 		_mm512_storeu_ps(s, group_scale(p, p->format, g, 0));
 		if (to.format == FMT_W16_M)
 			_mm512_storeu_ps(s + 64, group_min(p, p->format, g));

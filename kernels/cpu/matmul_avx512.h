@@ -8,13 +8,22 @@
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 
-// How many bytes ahead of those in use a panel is fetched when it is read straight
+// How many bytes ahead of the levels in use a panel is fetched when it is read straight
 // from memory: into the level 2 cache, which can wait for more lines at once than
 // that of level 1, and from there.
 enum { FAR = 8192, NEAR = 1024 };
 
-// lines_ahead is how many cache lines a group's share of a panel touches.
-INLINE int lines_ahead(const int format) { return (int)tm_level_bytes(format) / 64 + 1; }
+// fetch does so beside group g, for as much as a group's levels and scales are, of which
+// 64 bytes are the most: so the panel behind is fetched at the same distance, without a gap.
+INLINE void fetch(const tm_panel *p, size_t g, const int format)
+{
+	const size_t levels = tm_level_bytes(format), share = levels + tm_scale_bytes(format);
+	const char *far = (const char *)p->w + g * share + FAR, *near = (const char *)p->w + g * levels + NEAR;
+	UNROLL for (size_t i = 0; i < levels + 64; i += 64)
+		_mm_prefetch(far + i, _MM_HINT_T1);
+	UNROLL for (size_t i = 0; i < levels; i += 64)
+		_mm_prefetch(near + i, _MM_HINT_T0);
+}
 
 INLINE __m512 half16(const uint8_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
 INLINE __m512 byte16(const uint8_t *p)

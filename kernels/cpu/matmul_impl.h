@@ -109,6 +109,18 @@ static inline size_t tm_level_bytes(int format)
 	return tm_is_w4(format) ? 256 : format == FMT_W12 ? 768 : format >= FMT_W16 && format <= FMT_W16_S ? 1024 : 512;
 }
 
+// The bytes of a group's scales, with its part of those of 256 k.
+static inline size_t tm_scale_bytes(int format)
+{
+	switch (format) {
+	case FMT_W4_1: case FMT_W8_1: return 64;
+	case FMT_W4_K: case FMT_W8_K: return 40;
+	case FMT_W8_S: return 36;
+	case FMT_W12: return 16;
+	}
+	return 32;
+}
+
 // Scales of W12 are powers of two, kept as the exponent of a float: 0 is zero, and
 // TM_NO_NUMBER an infinity, which makes no number of a group whose levels are zero.
 enum { TM_NO_NUMBER = 255 };
