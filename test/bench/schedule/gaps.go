@@ -32,7 +32,7 @@ func (g *gaps) next(at time.Duration) time.Duration {
 		}
 		unit = gamma(g.rng, shape) / shape
 	}
-	return at + time.Duration(g.stretch(at.Seconds(), unit)*1e9)
+	return at + stretched(time.Second, g.stretch(at.Seconds(), unit))
 }
 
 // stretch is how many seconds from at it takes until so many units are expected.

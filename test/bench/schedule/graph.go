@@ -87,7 +87,7 @@ func think(o *Options, d time.Duration) time.Duration {
 	case o.NoThink:
 		return 0
 	case o.ThinkScale > 0:
-		return time.Duration(float64(d) * o.ThinkScale)
+		return stretched(d, o.ThinkScale)
 	}
 	return d
 }
@@ -152,7 +152,7 @@ func (g *graph) offsets(w *workload.Workload, o *Options, u *unit, earliest time
 				n.wait -= earliest
 			}
 			if o.Speed > 0 {
-				n.wait = time.Duration(float64(n.wait) / o.Speed)
+				n.wait = stretched(n.wait, 1/o.Speed)
 			}
 		case a != workload.NoArrival:
 			n.wait = think(o, a-first)

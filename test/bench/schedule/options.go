@@ -63,11 +63,14 @@ func (o *Options) Check() error {
 		if !(o.Rate > 0) {
 			return refuse("rate %g must be above 0 (or inf)", o.Rate)
 		}
+		if !math.IsInf(o.Rate, 1) && (o.Rate < leastRate || o.Rate > mostRate || o.RateEnd > mostRate) {
+			return refuse("rate %g must be between %g and %g (or inf)", max(o.Rate, o.RateEnd), leastRate, mostRate)
+		}
 		if o.RateEnd != 0 && (!(o.RateEnd > 0) || math.IsInf(o.RateEnd, 0) || math.IsInf(o.Rate, 0) || o.Duration <= 0) {
 			return refuse("a ramp from %g to %g needs two finite rates and a duration", o.Rate, o.RateEnd)
 		}
-		if o.Burstiness < 0 || math.IsNaN(o.Burstiness) {
-			return refuse("burstiness %g must be above 0", o.Burstiness)
+		if o.Burstiness != 0 && !(o.Burstiness >= 1/mostShape && o.Burstiness <= mostShape) {
+			return refuse("burstiness %g must be between %g and %g", o.Burstiness, 1/mostShape, mostShape)
 		}
 		if o.Recycle && math.IsInf(o.Rate, 0) && o.Requests == 0 {
 			return refuse("an infinite rate needs a number of requests")
@@ -77,8 +80,11 @@ func (o *Options) Check() error {
 			return refuse("concurrency %d must be at least 1", o.Concurrency)
 		}
 	case Fixed:
-		if o.Speed < 0 || math.IsNaN(o.Speed) || math.IsInf(o.Speed, 0) {
-			return refuse("speed %g must be above 0", o.Speed)
+		if o.Speed != 0 && !(o.Speed >= 1/mostFactor && o.Speed <= mostFactor) {
+			return refuse("speed %g must be between %g and %g", o.Speed, 1/mostFactor, mostFactor)
+		}
+		if o.From < 0 || o.To < 0 || o.To > 0 && o.To <= o.From {
+			return refuse("from %v to %v must be times of the trace, the second after the first (or 0)", o.From, o.To)
 		}
 		if o.Recycle {
 			return refuse("recorded times cannot be recycled")
@@ -89,10 +95,37 @@ func (o *Options) Check() error {
 	if o.Recycle && o.Requests == 0 && o.Duration == 0 {
 		return refuse("recycling needs a number of requests or a duration")
 	}
-	if o.ThinkScale < 0 || math.IsNaN(o.ThinkScale) {
-		return refuse("think scale %g must not be negative", o.ThinkScale)
+	if !(o.ThinkScale >= 0 && o.ThinkScale <= mostFactor) {
+		return refuse("think scale %g must be between 0 and %g", o.ThinkScale, mostFactor)
+	}
+	return o.counts()
+}
+
+// counts checks what must not be negative.
+func (o *Options) counts() error {
+	switch {
+	case o.Duration < 0:
+		return refuse("duration %v must not be negative", o.Duration)
+	case o.RampUp < 0:
+		return refuse("ramp-up %v must not be negative", o.RampUp)
+	case o.MaxConcurrency < 0:
+		return refuse("max concurrency %d must not be negative", o.MaxConcurrency)
+	case o.Requests < 0:
+		return refuse("requests %d must not be negative", o.Requests)
 	}
 	return nil
+}
+
+// Bounds of what is asked for: beyond them gaps are no whole nanoseconds, or longer than a clock counts.
+const (
+	leastRate, mostRate = 1e-9, 1e6
+	mostShape           = 1e6
+	mostFactor          = 1e6
+)
+
+// stretched is a time by a factor, at most the longest that leaves room for others to be added.
+func stretched(d time.Duration, factor float64) time.Duration {
+	return time.Duration(min(float64(d)*factor, float64(Never/8)))
 }
 
 // Never is the next time of a schedule that waits for an answer, or is over.

@@ -224,6 +224,17 @@ func TestRefusals(t *testing.T) {
 		"mode":         refused(singles(1), Options{Mode: "x"}),
 		"endless":      refused(singles(1), Options{Mode: Concurrency, Concurrency: 1, Recycle: true}),
 		"ramp to what": refused(singles(1), Options{Mode: Rate, Rate: 1, RateEnd: 2}),
+		"gaps of 0":    refused(singles(1), Options{Mode: Constant, Rate: 1e9}),
+		"gap for ever": refused(singles(1), Options{Mode: Rate, Rate: 1e-300}),
+		"no shape":     refused(singles(1), Options{Mode: Rate, Rate: 1, Burstiness: math.Inf(1)}),
+		"speed":        refused(singles(1), Options{Mode: Fixed, Speed: 1e-15}),
+		"before it":    refused(singles(1), Options{Mode: Fixed, To: -ms}),
+		"backwards":    refused(singles(1), Options{Mode: Fixed, From: 2 * ms, To: ms}),
+		"thought":      refused(singles(1), Options{Mode: Trees, Concurrency: 1, ThinkScale: math.Inf(1)}),
+		"duration":     refused(singles(1), Options{Mode: Trees, Concurrency: 1, Duration: -ms}),
+		"ramp-up":      refused(singles(1), Options{Mode: Trees, Concurrency: 1, RampUp: -ms}),
+		"in flight":    refused(singles(1), Options{Mode: Rate, Rate: 1, MaxConcurrency: -1}),
+		"requests":     refused(singles(1), Options{Mode: Rate, Rate: 1, Requests: -1}),
 		"itself":       refused(bad, Options{Mode: Concurrency, Concurrency: 1}),
 		"nothing":      refused(singles(0), Options{Mode: Concurrency, Concurrency: 1}),
 	} {
@@ -320,6 +331,26 @@ func TestEarlyRequestsAreSentFromTheSecondPlayOn(t *testing.T) {
 		}
 		if out[0].at != 0 {
 			t.Errorf("%s: the first turn that is left comes at %v", mode, out[0].at)
+		}
+	}
+}
+
+// Times that a clock cannot count do not come out as times before now.
+func TestLongTimesStayLong(t *testing.T) {
+	w := talks(1, 2)
+	w.Requests[1].Delay = 1000 * time.Hour
+	for name, o := range map[string]Options{
+		"thought": {Mode: Sessions, Concurrency: 1, ThinkScale: 1e6},
+		"gap":     {Mode: Constant, Rate: leastRate, Recycle: true, Requests: 2},
+	} {
+		s, err := New(w, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		due, _ := s.Poll(0)
+		s.Done(due[0].Seq, ms)
+		if more, next := s.Poll(1000 * time.Hour); len(due) != 1 || name == "thought" && (len(more) != 0 || next < 1e5*time.Hour) || next < 0 {
+			t.Errorf("%s: %d at first, then %d, and more at %v", name, len(due), len(more), next)
 		}
 	}
 }
