@@ -2,7 +2,9 @@ package profile
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 )
@@ -41,21 +43,60 @@ func (p *Profile) Write(w io.Writer) error {
 
 // Read reads a file of Write. Errors name what is wrong with it.
 func Read(r io.Reader) (*Profile, error) {
-	dec := json.NewDecoder(r)
-	dec.DisallowUnknownFields()
 	var p Profile
-	if err := dec.Decode(&p); err != nil {
-		return nil, fmt.Errorf("profile: %w", err)
+	var given struct {
+		Coefficients map[string]json.RawMessage `json:"coefficients"`
 	}
+	data, err := io.ReadAll(io.LimitReader(r, maxFile))
+	if err == nil {
+		err = strict(data, &p)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("profile: %w: make it with bench profile", err)
+	}
+	_ = json.Unmarshal(data, &given) // it was read just now
 	if p.Kind != Kind || p.Version != Version {
 		return nil, fmt.Errorf("profile: kind %q version %d, want %q version %d: make it again with bench profile", p.Kind, p.Version, Kind, Version)
 	}
+	sum := 0.0
 	for i, c := range p.Coefficients.list() {
-		if c < 0 {
-			return nil, fmt.Errorf("profile: coefficient %d is %g, must not be negative", i, c)
+		name := coefficientNames[i]
+		if _, ok := given.Coefficients[name]; !ok {
+			return nil, fmt.Errorf("profile: coefficients have no %s: make it again with bench profile", name)
 		}
+		if c < 0 || c > mostSeconds {
+			return nil, fmt.Errorf("profile: %s is %g, want 0 to %g seconds", name, c, mostSeconds)
+		}
+		sum += c
+	}
+	if sum == 0 {
+		return nil, fmt.Errorf("profile: all coefficients are 0: no device is so fast")
 	}
 	return &p, nil
+}
+
+// coefficientNames are the keys of the file, in the order of list.
+var coefficientNames = []string{"iteration_s", "ctx_token_s", "gen_request_s", "gen_context_token_s", "ctx_attention_s"}
+
+const (
+	maxFile     = 1 << 20
+	mostSeconds = 3600.0 // of a coefficient: above it stands no time but a mistake
+)
+
+// strict decodes one JSON object without members that p lacks, and nothing behind it.
+func strict(data []byte, p *Profile) error {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(p); err != nil {
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return errors.New("the file ends before the profile does")
+		}
+		return err
+	}
+	if dec.More() {
+		return errors.New("something follows the profile")
+	}
+	return nil
 }
 
 // line is what ReadPoints looks for in a line of a check's output.

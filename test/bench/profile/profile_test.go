@@ -113,16 +113,26 @@ func TestFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var file bytes.Buffer
-	if err := p.Write(&file); err != nil {
+	var written bytes.Buffer
+	if err := p.Write(&written); err != nil {
 		t.Fatal(err)
 	}
-	if back, err := Read(&file); err != nil || *back != *p {
+	if back, err := Read(&written); err != nil || *back != *p {
 		t.Errorf("%+v, %v; want %+v", back, err, p)
 	}
+	file := func(first, more string) string {
+		return `{"kind":"tandem-profile","version":1,"coefficients":{` + first + more + `}}`
+	}
+	const rest = `,"gen_request_s":0,"gen_context_token_s":0,"ctx_attention_s":0`
 	for want, text := range map[string]string{
 		"version 2": `{"kind":"tandem-profile","version":2}`, "unknown": `{"kind":"tandem-profile","version":1,"more":1}`,
-		"negative": `{"kind":"tandem-profile","version":1,"coefficients":{"ctx_token_s":-1}}`, "EOF": "",
+		"no ctx_token_s":    file(`"iteration_s":1`, ""),
+		"ctx_token_s is -1": file(`"iteration_s":1,"ctx_token_s":-1`, rest),
+		"want 0 to 3600":    file(`"iteration_s":1e300,"ctx_token_s":1`, rest),
+		"all coefficients":  file(`"iteration_s":0,"ctx_token_s":0`, rest),
+		"ends before":       "",
+		"ends before the":   file(`"iteration_s":1`, rest)[:60],
+		"follows":           file(`"iteration_s":1,"ctx_token_s":1`, rest) + "{}",
 	} {
 		if _, err := Read(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", text, err)
