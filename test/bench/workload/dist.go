@@ -39,8 +39,24 @@ func Exponential(mean float64) Dist { return Dist{"exponential", mean, 0} }
 // Zero tells whether the distribution is always 0.
 func (d Dist) Zero() bool { return d.kind == "" || d.kind == "fixed" && d.a == 0 }
 
-// Sample draws a value, 0 at least.
-func (d Dist) Sample(rng *rand.Rand) float64 {
+// Mean is the expected value.
+func (d Dist) Mean() float64 {
+	switch d.kind {
+	case "uniform":
+		return (d.a + d.b) / 2
+	case "lognormal":
+		return d.a * math.Exp(d.b*d.b/2)
+	}
+	return d.a // of those cut at 0, that of the whole
+}
+
+// most bounds what is drawn: a tail that is longer overflows whoever counts it.
+const most = 1 << 30
+
+// Sample draws a value, 0 at least and most at most.
+func (d Dist) Sample(rng *rand.Rand) float64 { return min(d.sample(rng), most) }
+
+func (d Dist) sample(rng *rand.Rand) float64 {
 	switch d.kind {
 	case "fixed":
 		return d.a
@@ -67,7 +83,7 @@ func (d Dist) Int(rng *rand.Rand, least int) int {
 		low, high := int(math.Round(d.a)), int(math.Round(d.b))
 		return max(least, low+rng.IntN(max(1, high-low+1)))
 	}
-	return max(least, int(math.Round(min(d.Sample(rng), 1<<30))))
+	return max(least, int(math.Round(d.Sample(rng))))
 }
 
 // String writes the distribution as ParseDist reads it.
@@ -93,7 +109,7 @@ var ErrDist = errors.New("distribution")
 // exponential(2).
 func ParseDist(text string) (Dist, error) {
 	bad := func() error {
-		return fmt.Errorf("%w %q: give a number, MEAN:RATIO, LOW-HIGH, lognormal(MEDIAN,SIGMA), normal(MEAN,STD), geometric(MEAN) or exponential(MEAN), none of them negative", ErrDist, text)
+		return fmt.Errorf("%w %q: give a number, MEAN:RATIO, LOW-HIGH, lognormal(MEDIAN,SIGMA), normal(MEAN,STD), geometric(MEAN) or exponential(MEAN), none of them negative or above %d", ErrDist, text, most)
 	}
 	name, args, call := strings.Cut(text, "(")
 	sep := ","
@@ -112,7 +128,7 @@ func ParseDist(text string) (Dist, error) {
 	var v []float64
 	for part := range strings.SplitSeq(args, sep) {
 		x, err := strconv.ParseFloat(strings.TrimSpace(part), 64)
-		if err != nil || !(x >= 0) || x > 1e12 {
+		if err != nil || !(x >= 0) || x > most {
 			return Dist{}, bad()
 		}
 		v = append(v, x)

@@ -2,6 +2,7 @@ package workload
 
 import (
 	"math"
+	"math/rand/v2"
 	"reflect"
 	"slices"
 	"testing"
@@ -148,4 +149,23 @@ func FuzzParseDist(f *testing.F) {
 			}
 		}
 	})
+}
+
+// Tails stay within what others can count, and means are those of what is drawn.
+func TestTailsAndMeans(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for text, mean := range map[string]float64{"7": 7, "2-4": 3, "10:0.5": 10, "lognormal(4,0.5)": 4.532593812, "normal(9,1)": 9, "geometric(6)": 6, "exponential(2)": 2} {
+		d, err := ParseDist(text)
+		if err != nil || math.Abs(d.Mean()-mean) > 1e-6 {
+			t.Errorf("%s has the mean %g, want %g; %v", text, d.Mean(), mean, err)
+		}
+	}
+	for range 1000 {
+		if v := LogNormal(most, 10).Sample(rng); v > most {
+			t.Fatalf("%g is drawn", v)
+		}
+	}
+	if _, err := ParseDist("1e12"); err == nil {
+		t.Error("1e12 is accepted")
+	}
 }
