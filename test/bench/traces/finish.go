@@ -85,9 +85,12 @@ func (r *reader) order() error {
 			}
 		}
 	}
-	if len(order) < n {
-		i := slices.IndexFunc(left, func(k int) bool { return k > 0 })
-		return &Error{r.lines[i].file, r.lines[i].line, "wait_for", "waits, by way of others, for the request itself"}
+	for i, k := range left {
+		if k > 0 { // and so do those that wait for it
+			if err := r.failAt(r.lines[i], "wait_for", "waits, by way of others, for the request itself"); err != nil {
+				return err
+			}
+		}
 	}
 	r.keep(order)
 	return nil

@@ -166,14 +166,14 @@ func (r *reader) azure(data []byte) error {
 }
 
 func (r *reader) burst(data []byte) error {
-	first := -1.0
+	first, begun := 0.0, false
 	return r.table(data, []string{"Timestamp", "Request tokens", "Response tokens"}, func(line int, cell []string) error {
 		s, err := strconv.ParseFloat(cell[0], 64)
 		if err != nil {
 			return r.fail(line, "Timestamp", "is %q, want seconds", cell[0])
 		}
-		if first < 0 {
-			first = s
+		if !begun {
+			first, begun = s, true
 		}
 		at, ok := millis(1000 * (s - first))
 		if !ok {

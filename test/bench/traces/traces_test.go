@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"errors"
 	"fmt"
+	"io"
 	"reflect"
 	"slices"
 	"strings"
@@ -192,13 +193,30 @@ func TestLenientLeavesOutWhatIsWrong(t *testing.T) {
 	text := samples[Native] + `{"request_id":"a","input_length":1,"output_length":1}
 {"request_id":"z","input_length":"x"}
 {"request_id":"y","wait_for":["nobody"],"input_length":3,"output_length":1}
+{"request_id":"p","wait_for":["q"],"input_length":1,"output_length":1}
+{"request_id":"q","wait_for":["p"],"input_length":1,"output_length":1}
 `
 	w, rep, err := Read(strings.NewReader(text), Options{Name: "x", Lenient: true})
-	if err != nil || len(w.Requests) != 4 || len(rep.LeftOut) != 3 || w.Requests[3].ID != "y" {
+	if err != nil || len(w.Requests) != 4 || len(rep.LeftOut) != 5 || w.Requests[3].ID != "y" {
 		t.Errorf("%v, %+v", err, rep)
 	}
 	if problems := w.Check(); len(problems) > 0 {
 		t.Error(problems)
+	}
+}
+
+// Times count from the first row, whatever it says.
+func TestTimesBeforeZero(t *testing.T) {
+	w, _, err := Read(strings.NewReader("Timestamp,Request tokens,Response tokens\n-5,1,1\n-4,1,1\n"), Options{Name: "x", Format: BurstGPT})
+	if err != nil || w.Requests[1].Arrival != time.Second {
+		t.Errorf("%v, %v", w, err)
+	}
+}
+
+func TestBlocksThatCannotBeWritten(t *testing.T) {
+	w := &workload.Workload{Requests: []workload.Request{{ID: "a", Input: 9, Output: 1}}}
+	if err := Write(io.Discard, w, Native, -7); !errors.Is(err, ErrTrace) {
+		t.Error(err)
 	}
 }
 

@@ -17,6 +17,9 @@ var Writable = []Format{Native, Mooncake, Weka}
 // Write writes a workload in a format. block is the size of its hash ids, 0 = that of the workload, or 16; Mooncake has 512
 // and Weka 64 whatever it says. Verbatim texts are not written but in Native messages.
 func Write(out io.Writer, w *workload.Workload, f Format, block int) error {
+	if block < 0 || block > maxLength {
+		return fmt.Errorf("%w: hash ids of %d tokens: want 1 to %d, or 0 for as many as in the trace", ErrTrace, block, maxLength)
+	}
 	buf := bufio.NewWriter(out)
 	x := &writer{enc: json.NewEncoder(buf), w: w, ids: map[uint64]int64{}, block: block}
 	var err error
