@@ -1,6 +1,7 @@
 package compare
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"math"
@@ -49,6 +50,27 @@ type Line struct {
 	P     float64   `json:"p"` // of a ratio at least so far from 1 if the servers were the same
 	Pairs []float64 `json:"pairs"`
 }
+
+// MarshalJSON leaves bounds that one pair does not have null: JSON has no infinity.
+func (l Line) MarshalJSON() ([]byte, error) {
+	type plain Line
+	out := struct {
+		plain
+		Low  *float64 `json:"low"`
+		High *float64 `json:"high"`
+	}{plain: plain(l)}
+	if l.bounded() {
+		out.Low, out.High = &l.Low, &l.High
+	}
+	data, err := json.Marshal(out)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", l.Key, err)
+	}
+	return data, nil
+}
+
+// bounded tells whether there were pairs enough for an interval.
+func (l *Line) bounded() bool { return l.Low > 0 && !math.IsInf(l.High, 0) && !math.IsNaN(l.High) }
 
 // Verdict says what is sure at 95 %.
 func (l *Line) Verdict() string {
@@ -161,10 +183,14 @@ func Chart(lines []Line) *plot.Chart {
 func Intervals(lines []Line) *plot.Chart {
 	c := &plot.Chart{Title: "B/A with 95 % confidence", X: "metric, as numbered in the legend", Y: "ratio"}
 	for i, l := range lines {
-		c.Series = append(c.Series, plot.Series{
+		s := plot.Series{
 			Name: fmt.Sprintf("%d %s", i+1, l.Text), Dots: true, Points: []plot.Point{{X: float64(i + 1), Y: l.Ratio}},
-			Low: []float64{l.Low}, High: []float64{l.High}, Labels: []string{fmt.Sprintf("%.3f (%.3f to %.3f)", l.Ratio, l.Low, l.High)},
-		})
+			Labels: []string{fmt.Sprintf("%.3f (%.3f to %.3f)", l.Ratio, l.Low, l.High)},
+		}
+		if l.bounded() {
+			s.Low, s.High = []float64{l.Low}, []float64{l.High}
+		}
+		c.Series = append(c.Series, s)
 	}
 	one := plot.Series{Points: []plot.Point{{X: 0.5, Y: 1}, {X: float64(len(lines)) + 0.5, Y: 1}}}
 	c.Series = append(c.Series, one)
