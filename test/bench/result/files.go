@@ -78,6 +78,17 @@ func (r *Recorder) Close() error {
 	return nil
 }
 
+// Discard ends the file of a run that measured nothing and removes it, so that the folder can be named again.
+func (r *Recorder) Discard() error {
+	if r == nil {
+		return nil
+	}
+	if err := errors.Join(r.file.Close(), os.Remove(r.file.Name())); err != nil {
+		return fmt.Errorf("records: %w", err)
+	}
+	return nil
+}
+
 // ReadRecords reads the lines of a Recorder. Errors name the line.
 func ReadRecords(in io.Reader) ([]*Record, error) {
 	sc := bufio.NewScanner(in)
@@ -116,12 +127,15 @@ func Save(dir string, run *Run, steps []Step, detailed bool) error {
 		}
 		summary = map[string]any{"schema": SummarySchema, "steps": list}
 	}
-	return errors.Join(
+	err = errors.Join(
 		writeJSON(dir, SummaryFile, summary),
 		writeJSON(dir, AIPerfFile, aiperf(run, steps)),
 		writeFile(dir, ReportFile, page),
-		writeJSON(dir, RunFile, run), // the last: a folder with it is complete
 	)
+	if err != nil {
+		return err
+	}
+	return writeJSON(dir, RunFile, run) // the last: a folder with it is complete
 }
 
 // SaveJSON writes one more file of a run.
@@ -136,7 +150,9 @@ func writeJSON(dir, name string, v any) error {
 }
 
 func writeFile(dir, name string, data []byte) error {
-	if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
+	path := filepath.Join(dir, name)
+	if err := os.WriteFile(path, data, 0o644); err != nil {
+		_ = os.Remove(path) // a part of a file is taken for one
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	return nil

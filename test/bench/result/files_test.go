@@ -126,6 +126,28 @@ func TestPrint(t *testing.T) {
 	}
 }
 
+// A folder is complete if run.json is there, and free again if nothing was measured.
+func TestBrokenFolders(t *testing.T) {
+	run, st := steps()
+	dir := t.TempDir()
+	r, err := NewRecorder(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(r.Discard(), Folder(dir), (*Recorder)(nil).Discard()); err != nil {
+		t.Errorf("a run without records keeps its folder: %v", err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, SummaryFile), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := Save(dir, run, st, false); err == nil {
+		t.Error("a summary that cannot be written is none")
+	}
+	if _, err := os.Stat(filepath.Join(dir, RunFile)); err == nil {
+		t.Error("run.json says that all is there")
+	}
+}
+
 func FuzzReadRecords(f *testing.F) {
 	f.Add([]byte("{\"request_id\":\"a\"}\n\n{"))
 	f.Fuzz(func(t *testing.T, data []byte) {

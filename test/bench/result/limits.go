@@ -2,6 +2,7 @@ package result
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,7 +44,7 @@ func ParseLimits(words []string) (Limits, error) {
 		name, value, ok := strings.Cut(w, ":")
 		key := limitNames[name]
 		ms, err := strconv.ParseFloat(value, 64)
-		if !ok || key == "" || err != nil || !(ms >= 0) {
+		if !ok || key == "" || err != nil || !(ms >= 0) || math.IsInf(ms, 0) {
 			return nil, fmt.Errorf("goodput %q: give NAME:MILLISECONDS with one of ttft, tpot, e2el, tfat, ttst, itl_p99, or a preset: chat, rag, agent, completion, code", w)
 		}
 		out = append(out, Limit{key, ms / 1000})
@@ -60,16 +61,30 @@ func (l Limits) String() string {
 	return strings.Join(words, " ")
 }
 
-// Good tells whether a request met all limits. One that did not complete is never good.
+// Good tells whether a request met all limits. One that did not complete, or whose answer had no content, is never good.
 func (l Limits) Good(r *Record) bool {
-	if r.Outcome != OK {
+	if r.Outcome != OK || r.First < 0 {
 		return false
 	}
 	return !slices.ContainsFunc(l, func(x Limit) bool { return x.of(r) > x.Seconds })
 }
 
-// of is the value that the limit bounds; what a short answer does not have counts as 0.
+// Streamed is the first limit that answers in one piece tell nothing of, empty if there is none.
+func (l Limits) Streamed() string {
+	for _, x := range l {
+		if x.Key != "e2el" {
+			return x.Key
+		}
+	}
+	return ""
+}
+
+// of is the value that the limit bounds; what a short answer does not have counts as 0. An answer in one piece has no
+// times of tokens: nothing bounds them.
 func (l Limit) of(r *Record) float64 {
+	if r.Whole && l.Key != "e2el" {
+		return math.Inf(1)
+	}
 	switch l.Key {
 	case "ttft":
 		return r.TTFT()

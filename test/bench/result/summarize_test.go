@@ -95,7 +95,7 @@ func TestQuantilesInterpolateAsNumpyDoes(t *testing.T) {
 }
 
 func TestLimits(t *testing.T) {
-	for _, bad := range []string{"", "ttft", "ttft:x", "speed:3", "ttft:-1", "ttft:NaN"} {
+	for _, bad := range []string{"", "ttft", "ttft:x", "speed:3", "ttft:-1", "ttft:NaN", "ttft:Inf"} {
 		if _, err := ParseLimits([]string{bad}); err == nil {
 			t.Errorf("%q is accepted", bad)
 		}
@@ -106,6 +106,15 @@ func TestLimits(t *testing.T) {
 	}
 	if r := rec(0, 0, 20, 3, 10, 40); l.Good(r) {
 		t.Error("a gap of 40 ms is within 35 ms")
+	}
+	for _, key := range []string{"ttft", "tpot", "e2el", "tfat", "ttst", "itl_p99"} {
+		l := Limits{{key, 10}}
+		whole, empty := rec(0, 0, 20, 3), rec(1, 0, 20, 0)
+		whole.Whole = true
+		empty.First, empty.FirstAnswer, empty.Last = Unset, Unset, Unset
+		if l.Good(empty) || l.Good(whole) != (key == "e2el") || (l.Streamed() == "") != (key == "e2el") {
+			t.Errorf("%s: an answer without content is good (%v), or one in one piece (%v)", key, l.Good(empty), l.Good(whole))
+		}
 	}
 }
 

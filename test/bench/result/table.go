@@ -3,6 +3,7 @@ package result
 import (
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 
@@ -44,13 +45,13 @@ func Print(out io.Writer, step *Step, colour bool) error {
 	if n := s.Outcomes[string(Cancelled)]; n > 0 {
 		fmt.Fprintf(&b, ", %d cancelled", n)
 	}
-	fmt.Fprintf(&b, "\n  %.3g req/s, output %.1f tok/s, total %.1f tok/s, in flight %.1f (peak %d)\n", s.Throughput, s.OutputTPS, s.TotalTPS, s.ConcurrencyAvg, s.ConcurrencyMax)
+	fmt.Fprintf(&b, "\n  %s req/s, output %.1f tok/s, total %.1f tok/s, in flight %.1f (peak %d)\n", rate(s.Throughput), s.OutputTPS, s.TotalTPS, s.ConcurrencyAvg, s.ConcurrencyMax)
 	fmt.Fprintf(&b, "  tokens: %d in (%.1f %% cached by the server), %d out\n", s.TotalIn, 100*s.CacheHit, s.TotalOut)
 	if s.OutputTPSPerGPU > 0 {
 		fmt.Fprintf(&b, "  per accelerator: output %.1f tok/s, total %.1f tok/s\n", s.OutputTPSPerGPU, s.TotalTPSPerGPU)
 	}
 	if s.Limits != "" {
-		fmt.Fprintf(&b, "  goodput (%s): %.3g req/s, %.1f %% good, %.1f %% of offered\n", s.Limits, s.Goodput, 100*s.GoodFraction, 100*s.GoodOfOffered)
+		fmt.Fprintf(&b, "  goodput (%s): %s req/s, %.1f %% good, %.1f %% of offered\n", s.Limits, rate(s.Goodput), 100*s.GoodFraction, 100*s.GoodOfOffered)
 	}
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	_, _ = fmt.Fprintf(w, "\tmean\tstd\tp50\tp90\tp95\tp99\tmax\t\n")
@@ -150,4 +151,12 @@ func scaled(records []*Record, key string, by float64) []float64 {
 		out[i] *= by
 	}
 	return out
+}
+
+// rate writes requests a second: three digits, but none of those before the point less.
+func rate(v float64) string {
+	if v >= 100 {
+		return strconv.FormatFloat(v, 'f', 0, 64)
+	}
+	return strconv.FormatFloat(v, 'g', 3, 64)
 }
