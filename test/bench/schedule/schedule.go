@@ -16,6 +16,7 @@ type Schedule struct {
 	gaps    *gaps
 	next    time.Duration   // when the next unit starts by the clock; Never = by none
 	free    []time.Duration // closed loops: since when slots have been free, in order
+	spare   int             // the fewest that were free at a time
 	unit    int             // next of graph.units
 	play    int
 	started int // units
@@ -66,6 +67,7 @@ func New(w *workload.Workload, o Options) (*Schedule, error) {
 		for i := range o.Concurrency {
 			s.free = append(s.free, o.RampUp/time.Duration(o.Concurrency)*time.Duration(i))
 		}
+		s.spare = len(s.free)
 	}
 	return s, nil
 }
@@ -80,8 +82,7 @@ func (s *Schedule) Poll(now time.Duration) (due []Send, next time.Duration) {
 			}
 			if s.ready.due(now) {
 				e := heap.Pop(&s.ready).(entry)
-				e.at = max(e.at, s.free[0])
-				s.free = s.free[1:]
+				e.at = max(e.at, s.take())
 				due = append(due, s.send(e))
 				continue
 			}
@@ -108,11 +109,20 @@ func (s *Schedule) start(now time.Duration) {
 		s.begin(at, false)
 	}
 	for !s.over && s.o.Mode != Concurrency && len(s.free) > 0 && s.free[0] <= now {
-		at := s.free[0]
-		s.free = s.free[1:]
-		s.begin(at, true)
+		s.begin(s.take(), true)
 	}
 }
+
+// take gives the slot away that has been free for longest, and tells since when.
+func (s *Schedule) take() time.Duration {
+	at := s.free[0]
+	s.free = s.free[1:]
+	s.spare = min(s.spare, len(s.free))
+	return at
+}
+
+// Spare is how many slots of a closed loop have never been used: so much the load was below what was asked.
+func (s *Schedule) Spare() int { return s.spare }
 
 // enough tells whether all requests that may still be sent are ready.
 func (s *Schedule) enough() bool {

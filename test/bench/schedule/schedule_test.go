@@ -244,6 +244,25 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// A workload with fewer units than slots does not reach the load.
+func TestSpareSlots(t *testing.T) {
+	for _, mode := range []Mode{Concurrency, Sessions, Trees} {
+		for slots, want := range map[int]int{2: 0, 3: 0, 5: 2} {
+			s, err := New(talks(3, 2), Options{Mode: mode, Concurrency: slots})
+			if err != nil {
+				t.Fatal(err)
+			}
+			due, _ := s.Poll(0)
+			for _, d := range due {
+				s.Done(d.Seq, ms)
+			}
+			if got := s.Spare(); got != want {
+				t.Errorf("%s: %d of %d slots were never used, want %d", mode, got, slots, want)
+			}
+		}
+	}
+}
+
 func refused(w *workload.Workload, o Options) error {
 	_, err := New(w, o)
 	return err
