@@ -54,6 +54,8 @@ type Outgoing struct {
 	Conversation, Parent string
 	Final                bool
 	KeepText             bool // the answer's text is wanted
+
+	sent bool // there was a connection
 }
 
 func (c *Client) init() {
@@ -81,6 +83,13 @@ type errStatus struct {
 
 func (e *errStatus) Error() string { return fmt.Sprintf("status %d: %s", e.code, e.text) }
 
+// Why requests are cancelled, as the records say it.
+var (
+	errCut         = errors.New("cut off: it went on when the run's time and grace were over")
+	errInterrupted = errors.New("cut off: the run was interrupted")
+	errLeft        = errors.New("the client left, as the workload says")
+)
+
 // errBroken says that a stream ended before the answer was complete.
 var errBroken = errors.New("the stream ended before the answer was complete")
 
@@ -96,12 +105,31 @@ func (c *Client) Do(ctx context.Context, out *Outgoing, now func() int64, r *res
 	x := exchange{r: r, now: now, seen: seen, keep: out.KeepText || c.Count != nil}
 	err := c.post(ctx, out, &x)
 	r.End = now()
+	out.sent = r.Send >= 0
 	if err != nil && ctx.Err() != nil {
-		err = ctx.Err() // the connection says only that it timed out
+		err = c.ended(ctx) // the connection says only that it timed out
 	}
 	x.finish(err, c.Count)
 	return x.text.String()
 }
+
+// ended says why a request's time was over.
+func (c *Client) ended(ctx context.Context) error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return fmt.Errorf("no complete answer within %v: %w", c.Timeout, ctx.Err())
+	}
+	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+		return &cancelled{cause}
+	}
+	return ctx.Err()
+}
+
+// cancelled is a request that was ended on purpose.
+type cancelled struct{ why error }
+
+func (e *cancelled) Error() string { return e.why.Error() }
+
+func (e *cancelled) Unwrap() error { return context.Canceled }
 
 func (c *Client) post(ctx context.Context, out *Outgoing, x *exchange) error {
 	kept := false
@@ -248,7 +276,7 @@ func (x *exchange) take(c *chunk) {
 	if r.ServerID == "" {
 		r.ServerID = c.ID
 	}
-	if u := c.Usage; u != nil {
+	if u := c.Usage; u != nil && !u.odd() {
 		x.used = true
 		r.Input, r.Output = u.Prompt, u.Completion
 		if u.Details != nil {

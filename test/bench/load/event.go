@@ -58,14 +58,24 @@ type chunk struct {
 		Finish  string  `json:"finish_reason"`
 		PerIter float64 `json:"avg_decoded_tokens_per_iter"` // TensorRT-LLM, in the last chunk
 	} `json:"choices"`
-	Usage *struct {
-		Prompt     int `json:"prompt_tokens"`
-		Completion int `json:"completion_tokens"`
-		Details    *struct {
-			Cached int `json:"cached_tokens"`
-		} `json:"prompt_tokens_details"`
-	} `json:"usage"`
+	Usage *usage          `json:"usage"`
 	Error json.RawMessage `json:"error"`
+}
+
+// usage is what a server counted.
+type usage struct {
+	Prompt     int `json:"prompt_tokens"`
+	Completion int `json:"completion_tokens"`
+	Details    *struct {
+		Cached int `json:"cached_tokens"`
+	} `json:"prompt_tokens_details"`
+}
+
+// odd tells whether the counts are none that a request can have: then the server has not told.
+func (u *usage) odd() bool {
+	const most = 1 << 40
+	wrong := func(n int) bool { return n < 0 || n > most }
+	return wrong(u.Prompt) || wrong(u.Completion) || u.Details != nil && wrong(u.Details.Cached)
 }
 
 // parse reads an event's data into c, which is emptied first.

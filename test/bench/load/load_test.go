@@ -92,12 +92,16 @@ func TestOutcomes(t *testing.T) {
 func TestATimeoutAndAClosedDoor(t *testing.T) {
 	o := options(t, serve(t, &stub.Server{TTFT: time.Hour}), Chat, random(1), schedule.Options{Mode: schedule.Concurrency, Concurrency: 1})
 	o.Client.Timeout = 300 * time.Millisecond
-	if r := mustRun(t, o)[0]; r.Outcome != result.Timeout || r.First != result.Unset || r.Send < 0 {
+	if r := mustRun(t, o)[0]; r.Outcome != result.Timeout || r.First != result.Unset || r.Send < 0 || !strings.Contains(r.Error, "within 300ms") {
 		t.Errorf("%+v", r)
 	}
 	o = options(t, "http://127.0.0.1:"+strconv.Itoa(ports.Free(t)), Chat, random(1), schedule.Options{Mode: schedule.Concurrency, Concurrency: 1})
 	if r := mustRun(t, o)[0]; r.Outcome != result.Failed || r.Send < 0 || r.Error == "" {
 		t.Errorf("%+v", r)
+	}
+	o.Schedule.Duration, o.Schedule.Recycle, o.Schedule.Concurrency = 5*nobody/2, true, 2
+	if r := mustRun(t, o); len(r) > 6 {
+		t.Errorf("%d requests went to a server that is not there", len(r))
 	}
 }
 
@@ -105,8 +109,23 @@ func TestWhatIsLateAfterTheGraceTimeIsCancelled(t *testing.T) {
 	o := options(t, serve(t, &stub.Server{TTFT: time.Hour}), Chat, random(1), schedule.Options{Mode: schedule.Concurrency, Concurrency: 2, Duration: 200 * time.Millisecond, Recycle: true})
 	o.Grace = 20 * time.Millisecond
 	records := mustRun(t, o)
-	if len(records) != 2 || records[0].Outcome != result.Cancelled {
+	if len(records) != 2 || records[0].Outcome != result.Cancelled || !strings.Contains(records[0].Error, "grace") {
 		t.Errorf("%d records", len(records))
+	}
+}
+
+// A closed loop of more slots than requests does not reach its load, and counts that no request can have are no counts.
+func TestProgressTellsWhatWasNotReached(t *testing.T) {
+	o := options(t, serve(t, &stub.Server{}), Chat, random(3), schedule.Options{Mode: schedule.Concurrency, Concurrency: 5})
+	o.Progress = &Progress{}
+	if mustRun(t, o); o.Progress.Spare.Load() != 2 || o.Progress.Cut.Load() != 0 {
+		t.Errorf("%d spare, %d cut", o.Progress.Spare.Load(), o.Progress.Cut.Load())
+	}
+	for _, u := range []usage{{Prompt: -1}, {Completion: -1}, {Prompt: 1 << 50}} {
+		x := exchange{r: &result.Record{}}
+		if x.take(&chunk{Usage: &u}); x.used || !u.odd() {
+			t.Errorf("%+v is taken for what the server counted", u)
+		}
 	}
 }
 

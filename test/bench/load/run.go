@@ -37,6 +37,8 @@ type Options struct {
 // Progress is what a run has done so far. It may be read at any time.
 type Progress struct {
 	Sent, Flying, Done, Failed, Chunks atomic.Int64
+	Cut                                atomic.Int64 // that went on when time and grace were over
+	Spare                              atomic.Int64 // slots of a closed loop that were never used, known at the end
 	mu                                 sync.Mutex
 	ttfts                              []float64 // the latest times to a first chunk, in seconds
 	next                               int       // of ttfts, to be replaced
@@ -48,9 +50,15 @@ const latest = 512
 func (p *Progress) ended(r *result.Record) {
 	p.Flying.Add(-1)
 	p.Done.Add(1)
+	if r.Error == errCut.Error() {
+		p.Cut.Add(1)
+	}
 	if r.Outcome != result.OK {
 		p.Failed.Add(1)
 		return
+	}
+	if r.First < 0 {
+		return // an answer without content
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -105,13 +113,15 @@ func Run(ctx context.Context, o Options) ([]*result.Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	reqCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	reqCtx, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	cancel := func() { end(errCut) }
 	defer cancel()
 	r.ctx = reqCtx
-	stop := context.AfterFunc(ctx, cancel)
+	stop := context.AfterFunc(ctx, func() { end(errInterrupted) })
 	defer stop()
 	records, kept := r.keep()
 	r.loop(ctx, s, cancel, records)
+	o.Progress.Spare.Store(int64(s.Spare()))
 	close(records)
 	return <-kept, ctx.Err()
 }
@@ -282,6 +292,7 @@ func conversation(id string, d schedule.Send, recycled bool) string {
 func (r *run) send(d schedule.Send, q *workload.Request, rec *result.Record) {
 	out := Outgoing{Conversation: rec.Conversation, Parent: rec.Parent, Final: q.Final, KeepText: r.replies != nil && q.Reply != 0}
 	var err error
+	begun := r.now()
 	if d.Play == 0 && r.bodies != nil && r.bodies[d.Request] != nil {
 		out.Body = r.bodies[d.Request]
 	} else {
@@ -292,17 +303,34 @@ func (r *run) send(d schedule.Send, q *workload.Request, rec *result.Record) {
 	} else {
 		ctx := r.ctx
 		if q.Leave > 0 {
-			var leave context.CancelFunc
-			ctx, leave = context.WithCancel(ctx)
-			defer time.AfterFunc(q.Leave, leave).Stop()
-			defer leave()
+			var leave context.CancelCauseFunc
+			ctx, leave = context.WithCancelCause(ctx)
+			defer time.AfterFunc(q.Leave, func() { leave(errLeft) }).Stop()
+			defer leave(nil)
 		}
 		text := r.o.Client.Do(ctx, &out, r.now, rec, func() { r.o.Progress.Chunks.Add(1) })
 		if out.KeepText && rec.Outcome == result.OK {
 			r.replies.put(d.Unit, q.Reply, text)
 		}
+		if rec.Outcome == result.Failed && !out.sent {
+			r.rest(begun)
+		}
 	}
 	r.ended <- &flown{d, rec}
+}
+
+// nobody is how long a request takes at least that finds no server: closed loops would fill memory and disk with failures
+// while it is gone.
+const nobody = 100 * time.Millisecond
+
+// rest waits until a request that began then, and could not connect, has taken as long.
+func (r *run) rest(begun int64) {
+	t := time.NewTimer(nobody - time.Duration(r.now()-begun))
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-r.ctx.Done():
+	}
 }
 
 // replies are answers that go into later prompts.
