@@ -3,6 +3,7 @@ package des
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"tandem/engine/adprouter"
@@ -127,14 +128,20 @@ func (c *Config) Validate() error {
 		return errors.New("workload: there is none")
 	case c.Measure <= 0:
 		return errors.New("duration: must be positive")
-	case c.Net.Bandwidth <= 0 || c.Net.RankBand <= 0:
-		return errors.New("net: bandwidths must be positive")
+	case c.Warmup < 0 || c.Heat < 0 || c.Heat > c.Warmup:
+		return errors.New("warm-up: must not be negative, nor its heat longer")
+	case c.Warmup > longest || c.Measure > longest:
+		return fmt.Errorf("duration and warm-up: must be %v at most", longest)
+	case !band(c.Net.Bandwidth) || !band(c.Net.RankBand):
+		return fmt.Errorf("net: bandwidths must be %g to %g bytes a second", leastBand, mostBand)
+	case slices.ContainsFunc([]time.Duration{c.Net.Hop, c.Net.Setup, c.Net.RankSetup, c.Net.LayerSetup}, func(d time.Duration) bool { return d < 0 || d > longest }):
+		return errors.New("net: times of hops and set-ups must not be negative")
 	case c.Gen.Instances == 0 && c.Ctx.Core.Role == executor.Ctx && c.Ideal.Step <= 0:
 		return errors.New("ideal: the step of an unlimited gen worker must be positive")
 	}
 	for _, g := range []*Group{&c.Ctx, &c.Gen} {
-		if g.Core.Tiers.HostBlocks > 0 && c.Net.HostBand <= 0 {
-			return errors.New("net: the bandwidth of hosts must be positive")
+		if g.Core.Tiers.HostBlocks > 0 && !band(c.Net.HostBand) {
+			return fmt.Errorf("net: the bandwidth of hosts must be %g to %g bytes a second", leastBand, mostBand)
 		}
 		if g.Core.Tiers.DiskBlocks > 0 {
 			return errors.New("tiers: disks are not simulated")
@@ -159,8 +166,21 @@ func (c *Config) Validate() error {
 		if f.Instance < 0 || f.Instance >= g.Instances || f.Rank < 0 || f.Rank >= g.Ranks {
 			return fmt.Errorf("fault %d: there is no instance %d with a rank %d", i, f.Instance, f.Rank)
 		}
+		if slow := f.Kind == SlowRank || f.Kind == SlowLink; f.At < 0 || f.For < 0 || slow && !(f.Factor > 0 && f.Factor <= 1e6) {
+			return fmt.Errorf("fault %d: %s at %v for %v by %g: times must not be negative, and a factor is 0 to 1e6", i, f.Kind, f.At, f.For, f.Factor)
+		}
 	}
 	return nil
+}
+
+// Bounds of what is simulated: beyond them times are no whole nanoseconds, or longer than the clock counts.
+const (
+	leastBand, mostBand = 1e3, 1e18
+	longest             = 365 * 24 * time.Hour
+)
+
+func band(bytesPerSecond float64) bool {
+	return bytesPerSecond >= leastBand && bytesPerSecond <= mostBand
 }
 
 func (g *Group) validate() error {

@@ -341,6 +341,13 @@ func TestBadConfigsAreRefused(t *testing.T) {
 		"concurrency":           func(c *Config) { c.Load.Concurrency = 0 },
 		"bandwidth of hosts":    func(c *Config) { c.Ctx.Core.Tiers.HostBlocks = 1 },
 		"disks":                 func(c *Config) { c.Gen.Core.Tiers.DiskBlocks = 1 },
+		"net: bandwidths":       func(c *Config) { c.Net.Bandwidth = math.NaN() },
+		"to 1e+18 bytes":        func(c *Config) { c.Net.RankBand = math.Inf(1) },
+		"1000 to":               func(c *Config) { c.Net.Bandwidth = 1e-21 },
+		"hops":                  func(c *Config) { c.Net.Hop = -time.Second },
+		"warm-up":               func(c *Config) { c.Warmup = -time.Second },
+		"at most":               func(c *Config) { c.Warmup = 2 * longest },
+		"a factor is":           func(c *Config) { c.Faults = []Fault{{Kind: SlowRank, Factor: math.NaN()}} },
 		"fault 0":               func(c *Config) { c.Faults = []Fault{{Kind: Kill, Instance: 9}} },
 	} {
 		cfg := chats(1, 1)

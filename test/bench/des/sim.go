@@ -104,6 +104,20 @@ func (s *Sim) Run(every time.Duration, watch func(*Sim)) *Result {
 	return &s.res
 }
 
+// Until is Run, which ends early with the error of stop. That is asked every second of virtual time; nil = never.
+func (s *Sim) Until(stop func() error) (*Result, error) {
+	if stop == nil {
+		return s.Run(0, nil), nil
+	}
+	var err error
+	res := s.Run(time.Second, func(s *Sim) {
+		if err = stop(); err != nil {
+			s.Stop()
+		}
+	})
+	return res, err
+}
+
 // Stop ends a run early; what it has measured is not complete.
 func (s *Sim) Stop() { s.agenda.heap = nil }
 

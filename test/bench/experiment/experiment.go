@@ -56,7 +56,7 @@ type Options struct {
 	Arms  []string // names of those to run, nil = all; of some nothing is checked
 	// Traces is a folder of recorded traces, which those arms take that can; empty = what generators make.
 	Traces string
-	// Stop, which may be nil, says by an error that no further run shall begin.
+	// Stop, which may be nil, says by an error that no further run shall begin, and those under way shall end.
 	Stop func() error
 	// Progress, which may be nil, is called after each run, by one goroutine at a
 	// time.
@@ -152,9 +152,12 @@ func (e *Experiment) Run(o Options) (*Report, error) {
 			if o.Stop != nil && o.Stop() != nil {
 				return
 			}
-			got, err := e.once(&r.arms[j.arm], r.Seeds[j.seed])
+			got, err := e.once(&r.arms[j.arm], r.Seeds[j.seed], o.Stop)
 			mu.Lock()
 			defer mu.Unlock()
+			if err != nil && o.Stop != nil && o.Stop() != nil {
+				return // it is told once, below
+			}
 			if err != nil {
 				errs = append(errs, fmt.Errorf("%s, %s, seed %d: %w", e.ID, r.arms[j.arm].name, r.Seeds[j.seed], err))
 				return
@@ -175,7 +178,7 @@ func (e *Experiment) Run(o Options) (*Report, error) {
 }
 
 // once runs an arm with a seed.
-func (e *Experiment) once(a *arm, seed uint64) (map[string]float64, error) {
+func (e *Experiment) once(a *arm, seed uint64, stop func() error) (map[string]float64, error) {
 	if a.probe != nil {
 		return a.probe(seed)
 	}
@@ -183,7 +186,10 @@ func (e *Experiment) once(a *arm, seed uint64) (map[string]float64, error) {
 	if err != nil {
 		return nil, err
 	}
-	res := s.Run(0, nil)
+	res, err := s.Until(stop)
+	if err != nil {
+		return nil, err
+	}
 	out := map[string]float64{}
 	for _, m := range e.metrics {
 		out[m.key] = m.of(res)

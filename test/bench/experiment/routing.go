@@ -23,7 +23,7 @@ func agentCluster(o Options, seed uint64, set func(*des.Config)) des.Config {
 	cfg := des.Config{
 		Seed: seed, Ctx: group(executor.Ctx, instances, 8, 30000), Ideal: des.Ideal{Step: 15 * time.Millisecond}, Net: network(),
 		Frontends: 1, Rules: parents, Load: live(sessions, seed),
-		Heat: 6 * time.Second, Warmup: o.time(5 * time.Minute), Measure: o.time(30 * time.Minute),
+		Heat: min(6*time.Second, o.time(5*time.Minute)), Warmup: o.time(5 * time.Minute), Measure: o.time(30 * time.Minute),
 	}
 	cfg.Workload = agents(4500, seed, sessions)
 	set(&cfg)

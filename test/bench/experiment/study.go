@@ -66,7 +66,7 @@ func study() *Experiment {
 					cfg := des.Config{
 						Seed: seed, Ctx: group(executor.Ctx, 1, 8, 30000), Ideal: des.Ideal{Step: 15 * time.Millisecond}, Net: network(),
 						Frontends: 1, Rules: parents, Load: live(v.live, seed),
-						Heat: 6 * time.Second, Warmup: o.time(5 * time.Minute), Measure: o.time(15 * time.Minute),
+						Heat: min(6*time.Second, o.time(5*time.Minute)), Warmup: o.time(5 * time.Minute), Measure: o.time(15 * time.Minute),
 					}
 					cfg.Ctx.ADP.Placement, cfg.Ctx.ADP.Rehome = string(p.how), p.moves
 					v.set(&w, &cfg)

@@ -28,6 +28,7 @@ type Question struct {
 	Net           des.Net
 	Seed          uint64
 	Measure       time.Duration // virtual, of each run, which is warmed up for as long
+	Stop          func() error  // says by an error that the run under way shall end; nil = never
 }
 
 // Point is one speed for users, and what it costs.
@@ -113,7 +114,7 @@ func (q *Question) ctxRate(ctx Spec) (best float64, open int, err error) {
 		cfg := q.config(n)
 		cfg.Ctx, cfg.Workload = ctx.Group, q.prefills()
 		cfg.Ctx.Instances = 1
-		r, err := simulate(cfg)
+		r, err := q.simulate(cfg)
 		if err != nil || len(r.Good()) == 0 || des.Quantile(r.Good(), 0.95, (*des.Record).TTFT) > q.TTFT.Seconds() {
 			return false, err
 		}
@@ -163,7 +164,7 @@ func (q *Question) genRate(gen Spec, n int) (userTPS, rate float64, err error) {
 	cfg.Ctx, cfg.Gen = instant(gen.Group), gen.Group
 	cfg.Gen.Instances = 1
 	cfg.Net.Bandwidth = 1e15
-	r, err := simulate(cfg)
+	r, err := q.simulate(cfg)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -203,7 +204,7 @@ func Check(q Question, ctx, gen Spec, a *Answer, p Point, keep func(*Measured) b
 		cfg := q.config(n)
 		cfg.Ctx, cfg.Gen = ctx.Group, gen.Group
 		cfg.Ctx.Instances, cfg.Gen.Instances = p.Ctx, p.Gen
-		m, err := measure(cfg, p.Ctx*ctx.GPUs+p.Gen*gen.GPUs)
+		m, err := q.measure(cfg, p.Ctx*ctx.GPUs+p.Gen*gen.GPUs)
 		m.Flight /= float64(p.Gen)
 		ok := m.TTFTp95 <= q.TTFT.Seconds() && keep(&m)
 		if ok || n == 1 {
@@ -233,11 +234,11 @@ func Mixed(q Question, mixed Spec, instances, n int) (Measured, error) {
 	cfg := q.config(n * instances)
 	cfg.Ctx = mixed.Group
 	cfg.Ctx.Instances = instances
-	return measure(cfg, instances*mixed.GPUs)
+	return q.measure(cfg, instances*mixed.GPUs)
 }
 
-func measure(cfg des.Config, gpus int) (Measured, error) {
-	r, err := simulate(cfg)
+func (q *Question) measure(cfg des.Config, gpus int) (Measured, error) {
+	r, err := q.simulate(cfg)
 	if err != nil {
 		return Measured{}, err
 	}
@@ -253,12 +254,12 @@ func measure(cfg des.Config, gpus int) (Measured, error) {
 	}, nil
 }
 
-func simulate(cfg des.Config) (*des.Result, error) {
+func (q *Question) simulate(cfg des.Config) (*des.Result, error) {
 	s, err := des.New(cfg)
 	if err != nil {
 		return nil, err
 	}
-	return s.Run(0, nil), nil
+	return s.Until(q.Stop)
 }
 
 // mean of a distribution, of many draws.
