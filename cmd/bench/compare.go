@@ -71,7 +71,7 @@ func (f *compareFlags) run(ctx context.Context, log, out io.Writer, args []strin
 		return errors.New("bench compare has one load: give no list and no --bisect")
 	}
 	quickGC()
-	m, err := f.out.begin("bench compare", f.workload.seed, log, out)
+	m, err := f.out.begin("bench compare", f.workload.seed, f.target.stream, log, out)
 	if err != nil {
 		return err
 	}

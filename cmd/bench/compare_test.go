@@ -50,6 +50,20 @@ func TestCompare(t *testing.T) {
 	}
 }
 
+// One pair has no interval, and is written for what it is.
+func TestCompareOnePair(t *testing.T) {
+	url, dir := stubServer(t, &stub.Server{}), t.TempDir()
+	if out, log, err := bench("compare", url, url, "-q", "-n", "2", "--isl", "4", "--osl", "2", "--slices", "1", "-o", dir); err != nil {
+		t.Fatalf("%v: %s%s", err, out, log)
+	}
+	if data, err := os.ReadFile(filepath.Join(dir, "compare.json")); err != nil || !strings.Contains(string(data), `"low": null`) {
+		t.Errorf("%s: %v", data, err)
+	}
+	if page, err := os.ReadFile(filepath.Join(dir, "report.html")); err != nil || strings.Contains(string(page), "NaN") {
+		t.Errorf("the report has no intervals to draw: %v", err)
+	}
+}
+
 // recordPrompts keeps the bodies that a server is sent; the requests come one at a time.
 func recordPrompts(to *[]string) func(http.Header, []byte) {
 	return func(_ http.Header, body []byte) { *to = append(*to, string(body)) }

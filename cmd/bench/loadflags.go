@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -82,11 +83,40 @@ func (f *loadFlags) axis(fallback string, seed uint64) (*axis, error) {
 		}
 		a = &axis{name: g.key, values: values, end: end, make: f.maker(g.mode, end, seed)}
 	}
-	if a != nil && f.bisect && (len(a.values) > 1 || a.end > 0) {
-		return nil, fmt.Errorf("%w: --bisect begins at one value, not at a list or ramp", errLoads)
+	if a != nil && f.bisect && (len(a.values) > 1 || a.end > 0 || a.values[0] > mostLoad) {
+		return nil, fmt.Errorf("%w: --bisect begins at one value of %g at most, not at a list or ramp", errLoads, mostLoad)
 	}
-	return a, nil
+	return a, f.check(a)
 }
+
+// check refuses what no load can have, before anything is sent.
+func (f *loadFlags) check(a *axis) error {
+	switch {
+	case f.grace < 0:
+		return fmt.Errorf("%w: --grace %v must not be negative", errLoads, f.grace)
+	case f.bisect && !(f.good > 0 && f.good <= 1):
+		return fmt.Errorf("%w: --good %g: want a share, above 0 and 1 at most", errLoads, f.good)
+	case f.bisect && !(f.tolerance > 0 && f.tolerance <= 10):
+		return fmt.Errorf("%w: --tolerance %g: want above 0, and 10 at most", errLoads, f.tolerance)
+	case !(f.burstiness > 0):
+		return fmt.Errorf("%w: --burstiness %g must be above 0", errLoads, f.burstiness)
+	case a == nil:
+		return nil
+	}
+	for _, v := range a.values {
+		o := a.make(v)
+		if o.MaxConcurrency = f.maxConcurrency; math.IsInf(v, 1) && o.Requests == 0 {
+			o.Recycle = false // who sends says how many
+		}
+		if err := o.Check(); err != nil {
+			return err //nolint:wrapcheck // it names the value
+		}
+	}
+	return nil
+}
+
+// mostLoad is where --bisect ends.
+const mostLoad = 1e6
 
 func (f *loadFlags) any() bool { return f.rate+f.constant+f.concurrency+f.sessions+f.trees != "" }
 
@@ -124,6 +154,9 @@ func numbers(text string, rates bool) (values []float64, end float64, err error)
 			return nil, 0, fmt.Errorf("%q is not a number above 0", word)
 		}
 		values = append(values, v)
+	}
+	if len(values) > 1 && math.IsInf(slices.Max(values), 1) {
+		return nil, 0, errors.New("inf is all at once, and stands alone")
 	}
 	if ramp && len(values) > 1 {
 		return nil, 0, errors.New("a ramp has one beginning")

@@ -61,11 +61,17 @@ type measurement struct {
 	steps   []result.Step
 }
 
-// begin makes the folder and the record of the run.
-func (f *outFlags) begin(tool string, seed uint64, log, words io.Writer) (*measurement, error) {
+// begin makes the folder and the record of the run. stream: answers come in pieces.
+func (f *outFlags) begin(tool string, seed uint64, stream bool, log, words io.Writer) (*measurement, error) {
 	limits, err := result.ParseLimits(f.goodput)
 	if err != nil {
 		return nil, err
+	}
+	if key := limits.Streamed(); key != "" && !stream {
+		return nil, fmt.Errorf("--goodput %s: answers in one piece (--stream=false) tell e2el only", key)
+	}
+	if f.accelerators < 0 || f.warmup < 0 {
+		return nil, fmt.Errorf("--accelerators %d and --warmup %d must not be negative", f.accelerators, f.warmup)
 	}
 	if f.dir != "" {
 		if err := result.Folder(f.dir); err != nil {
@@ -77,7 +83,7 @@ func (f *outFlags) begin(tool string, seed uint64, log, words io.Writer) (*measu
 	m.run.Seed, m.run.Topology = seed, f.topology
 	m.run.Started = m.origin.Format(time.RFC3339Nano)
 	m.run.Cache = "texts of the seed, which the server may know"
-	if f.salt < 0 {
+	if f.salt == -1 {
 		m.salt = uint64(m.origin.UnixNano())
 	}
 	if f.salt != 0 {
@@ -168,10 +174,13 @@ func (m *measurement) step(ctx context.Context, s *server, w *workload.Workload,
 	return &m.steps[len(m.steps)-1], err
 }
 
+// underloaded is the flag of a step with fewer requests or conversations than it wanted at once.
+const underloaded = "underloaded"
+
 // one runs one load; content and records have the step's number.
 func (m *measurement) one(ctx context.Context, s *server, w *workload.Workload, so schedule.Options, name string, number int) (*result.Step, error) {
 	o := m.options(s, w, so, number)
-	stop := m.watch(o.Progress, name, so.Duration)
+	stop, began := m.watch(o.Progress, name, so.Duration), time.Now()
 	records, err := load.Run(ctx, o)
 	stop()
 	if err != nil && !errors.Is(err, context.Canceled) {
@@ -182,10 +191,16 @@ func (m *measurement) one(ctx context.Context, s *server, w *workload.Workload, 
 	if clocked {
 		sum.RequestRate = so.Rate
 	}
-	if so.Duration > 0 && err == nil && so.Requests == 0 {
+	if so.Duration > 0 && err == nil && so.Requests == 0 && time.Since(began) >= so.Duration { // else all was sent before
 		sum.Window = so.Duration.Seconds()
 	}
 	st := &result.Step{Name: name, Load: words(&so), Records: records, Summary: result.Summarize(records, sum)}
+	if o.Progress.Spare.Load() > 0 && err == nil {
+		st.Summary.Flags = append(st.Summary.Flags, underloaded)
+	}
+	if o.Progress.Cut.Load() > 0 {
+		st.Summary.Flags = append(st.Summary.Flags, "cut_off")
+	}
 	m.run.AddFlags(st.Summary.Flags...)
 	return st, err
 }
@@ -193,7 +208,10 @@ func (m *measurement) one(ctx context.Context, s *server, w *workload.Workload, 
 // end writes the files and shows the chart.
 func (m *measurement) end(err error) error {
 	interrupted := errors.Is(err, context.Canceled)
-	if err != nil && !interrupted || len(m.steps) == 0 {
+	if len(m.steps) == 0 {
+		return errors.Join(err, m.records.Discard())
+	}
+	if err != nil && !interrupted {
 		return errors.Join(err, m.records.Close())
 	}
 	if interrupted {

@@ -38,7 +38,9 @@ func planCommand() *cobra.Command {
 		Long: "Simulates one ctx instance within a limit on TTFT and one gen instance at several loads, finds the whole numbers of\n" +
 			"them that give most for each accelerator, and simulates each such cluster. All numbers are simulated.",
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd.ErrOrStderr(), cmd.OutOrStdout()) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return f.run(cmd.Context().Err, cmd.ErrOrStderr(), cmd.OutOrStdout())
+		},
 	}
 	fs := cmd.Flags()
 	distVar(fs, &f.isl, "isl", "3000", "prompt tokens, as of bench serve")
@@ -64,19 +66,26 @@ func planCommand() *cobra.Command {
 	return cmd
 }
 
-func (f *planFlags) run(log, out io.Writer) error {
+func (f *planFlags) run(stop func() error, log, out io.Writer) error {
 	if f.budget < f.ctxGPUs+f.genGPUs || f.ctxGPUs < 1 || f.genGPUs < 1 {
 		return fmt.Errorf("--budget %d has no room for a ctx instance of %d and a gen instance of %d", f.budget, f.ctxGPUs, f.genGPUs)
 	}
 	slices.Sort(f.ladder)
-	if len(f.ladder) == 0 || f.ladder[0] < 1 {
-		return errors.New("--ladder: numbers must be at least 1")
+	if len(f.ladder) == 0 || f.ladder[0] < 1 || f.ladder[len(f.ladder)-1] > 100_000 {
+		return errors.New("--ladder: numbers must be at least 1, and 100000 at most")
+	}
+	if f.ttft <= 0 || f.measure < time.Second || f.budget > 100_000 {
+		return fmt.Errorf("--ttft %v must be above 0, --duration %v at least 1s, and --budget %d at most 100000", f.ttft, f.measure, f.budget)
+	}
+	if m := max(f.isl.Mean(), f.osl.Mean()); m > mostTokens {
+		return fmt.Errorf("--isl %s and --osl %s: want %d at most", f.isl, f.osl, mostTokens)
 	}
 	f.cluster.adpRouter, f.cluster.router, f.cluster.placement, f.cluster.frontends = "default", "load_balancing", "round_robin", 1
 	q, ctx, gen, mixed, err := f.question()
 	if err != nil {
 		return err
 	}
+	q.Stop = stop
 	_, _ = fmt.Fprintln(log, "measuring instances on the simulator")
 	a, err := plan.Make(q, ctx, gen)
 	if err != nil {

@@ -121,13 +121,25 @@ func (f *profileFlags) write(out io.Writer, p *profile.Profile) error {
 	if f.out == "" {
 		return p.Write(out)
 	}
-	temp, err := os.CreateTemp(filepath.Dir(f.out), ".profile-*")
+	return replace(f.out, p.Write)
+}
+
+// replace writes a file whole, or leaves what is there as it is.
+func replace(path string, write func(io.Writer) error) error {
+	if st, err := os.Stat(path); err == nil && !st.Mode().IsRegular() { // a pipe, or /dev/stdout
+		file, err := os.OpenFile(path, os.O_WRONLY, 0)
+		if err != nil {
+			return err
+		}
+		return errors.Join(write(file), file.Close())
+	}
+	temp, err := os.CreateTemp(filepath.Dir(path), ".bench-*")
 	if err != nil {
 		return err
 	}
 	defer func() { _ = os.Remove(temp.Name()) }() // gone already if all went well
-	if err := errors.Join(p.Write(temp), temp.Chmod(0o644), temp.Close()); err != nil {
+	if err := errors.Join(write(temp), temp.Chmod(0o644), temp.Close()); err != nil {
 		return err
 	}
-	return os.Rename(temp.Name(), f.out)
+	return os.Rename(temp.Name(), path)
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -77,6 +78,9 @@ func (f *replayFlags) run(ctx context.Context, log, out io.Writer, args []string
 	if f.routes != "" {
 		return f.reroute(out, args)
 	}
+	if err := f.usable(args); err != nil {
+		return err
+	}
 	w, report, err := f.read(args)
 	if err != nil {
 		return err
@@ -93,15 +97,12 @@ func (f *replayFlags) run(ctx context.Context, log, out io.Writer, args []string
 	if f.check {
 		return nil
 	}
-	if f.load.bisect {
-		return errors.New("--bisect is for bench serve: a trace has its own load")
-	}
 	a, err := f.axis(report)
 	if err != nil {
 		return err
 	}
 	quickGC()
-	m, err := f.out.begin("bench replay", f.seed, log, out)
+	m, err := f.out.begin("bench replay", f.seed, f.target.stream, log, out)
 	if err != nil {
 		return err
 	}
@@ -109,6 +110,34 @@ func (f *replayFlags) run(ctx context.Context, log, out io.Writer, args []string
 	err = f.measure(ctx, m, a, w)
 	f.agentx.stamp(m, err != nil)
 	return m.end(err)
+}
+
+// usable refuses flags that cannot be meant, or do not go together.
+func (f *replayFlags) usable(args []string) error {
+	for _, c := range []struct {
+		wrong bool
+		text  string
+	}{
+		{f.load.bisect || f.load.stopSaturated, "--bisect and --stop-saturated are for bench serve: a trace has its own load"},
+		{!(f.speed > 0), fmt.Sprintf("--speed %g must be above 0", f.speed)},
+		{f.output < 0 || f.output > mostTokens, fmt.Sprintf("--osl %d: want 0 to %d tokens", f.output, mostTokens)},
+		{f.most < 0 || f.capacity < 0, fmt.Sprintf("--requests %d and --capacity %d must not be negative", f.most, f.capacity)},
+		{f.load.any() && (f.speed != 1 || f.from != 0 || f.to != 0), "--speed, --from and --to go by the trace's clock: leave the load flag out"},
+		{f.write != "" && !slices.Contains(traces.Writable, traces.Format(f.writeFormat)), fmt.Sprintf("--write-format %q: want one of %v", f.writeFormat, traces.Writable)},
+		{f.write != "" && slices.ContainsFunc(args, func(a string) bool { return same(a, f.write) }), fmt.Sprintf("--write %s: is the trace itself", f.write)},
+	} {
+		if c.wrong {
+			return errors.New(c.text)
+		}
+	}
+	return nil
+}
+
+// same tells whether two paths are one file.
+func same(a, b string) bool {
+	x, err := os.Stat(a)
+	y, err2 := os.Stat(b)
+	return err == nil && err2 == nil && os.SameFile(x, y)
 }
 
 // axis is the load: the trace's own times unless a flag says otherwise.
@@ -135,6 +164,9 @@ func (f *replayFlags) axis(report *traces.Report) (*axis, error) {
 				Duration: f.load.duration, ThinkScale: f.load.thinkScale, NoThink: f.load.thinkScale == 0,
 			}
 		}}
+	}
+	if err := f.load.check(a); err != nil {
+		return nil, err
 	}
 	if f.most > 0 {
 		inner := a.make
@@ -246,9 +278,5 @@ func expand(args []string) (out []string, err error) {
 
 // convert writes the trace in another format.
 func (f *replayFlags) convert(w *workload.Workload) error {
-	file, err := os.Create(f.write)
-	if err != nil {
-		return err
-	}
-	return errors.Join(traces.Write(file, w, traces.Format(f.writeFormat), f.blockSize), file.Close())
+	return replace(f.write, func(out io.Writer) error { return traces.Write(out, w, traces.Format(f.writeFormat), f.blockSize) })
 }

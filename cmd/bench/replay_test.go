@@ -77,12 +77,22 @@ func TestReplayRefusesBadTraces(t *testing.T) {
 	if out, _, err := bench("replay", path, "--check", "--lenient"); err != nil || !strings.Contains(out, "left out: ") {
 		t.Errorf("%v: %s", err, out)
 	}
+	kept := filepath.Join(t.TempDir(), "kept")
+	if err := os.WriteFile(kept, []byte("before"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for want, args := range map[string][]string{
-		"no such file": {"nowhere"}, "no files": {t.TempDir()}, "bench serve": {path, "--lenient", "--bisect"}, "cannot be written": {path, "--lenient", "--write", filepath.Join(t.TempDir(), "y"), "--write-format", "azure"},
+		"no such file": {"nowhere"}, "no files": {t.TempDir()}, "bench serve": {path, "--lenient", "--bisect"}, "--write-format": {path, "--lenient", "--write", filepath.Join(t.TempDir(), "y"), "--write-format", "azure"},
+		"--speed 0": {path, "--speed", "0"}, "--osl": {path, "--osl", "-1"}, "--requests -1": {path, "-n", "-1"}, "trace's clock": {path, "--rate", "1", "--from", "1s"},
+		"the trace itself": {path, "--write", filepath.Join(filepath.Dir(path), ".", "bad.jsonl")}, "from 2s to 1s": {captured(t), "--from", "2s", "--to", "1s"},
+		"hash ids of -7": {captured(t), "--write", kept, "--block-size", "-7"},
 	} {
 		if _, _, err := bench(append([]string{"replay"}, args...)...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v", args, err)
 		}
+	}
+	if data, err := os.ReadFile(kept); string(data) != "before" {
+		t.Errorf("what could not be converted replaced a file: %q, %v", data, err)
 	}
 }
 

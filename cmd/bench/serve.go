@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
@@ -61,12 +62,14 @@ func (f *serveFlags) run(ctx context.Context, log, out io.Writer, args []string)
 		return err
 	}
 	quickGC()
-	m, err := f.out.begin("bench serve", f.workload.seed, log, out)
+	m, err := f.out.begin("bench serve", f.workload.seed, f.target.stream, log, out)
 	if err != nil {
 		return err
 	}
 	m.grace = f.load.grace
-	err = f.measure(ctx, m, a, w, url)
+	if err = f.load.searchable(m); err == nil {
+		err = f.measure(ctx, m, a, w, url)
+	}
 	f.agentx.stamp(m, err != nil)
 	return m.end(err)
 }
@@ -159,19 +162,32 @@ func stepName(a *axis, x float64) string {
 	if len(a.values) == 1 && a.end > 0 || math.IsInf(x, 1) {
 		return "run"
 	}
-	return fmt.Sprintf("%s %.4g", a.name, x)
+	return a.name + " " + number(x)
+}
+
+// number writes a load: slots as they are, rates to four digits.
+func number(x float64) string {
+	if x == math.Trunc(x) && math.Abs(x) < 1e9 {
+		return strconv.FormatFloat(x, 'f', -1, 64)
+	}
+	return strconv.FormatFloat(x, 'g', 4, 64)
+}
+
+// searchable tells whether a capacity can be searched.
+func (f *loadFlags) searchable(m *measurement) error {
+	if f.bisect && len(m.limits) == 0 {
+		return errors.New("--bisect needs --goodput: limits that most requests shall meet")
+	}
+	return nil
 }
 
 // search finds the capacity at the limits.
 func (f *loadFlags) search(m *measurement, a *axis, next func(float64) (*result.Step, error)) error {
-	if len(m.limits) == 0 {
-		return errors.New("--bisect needs --goodput: limits that most requests shall meet")
-	}
 	least := 0.01
 	if a.name != "request_rate" {
 		least = 1
 	}
-	s, err := load.NewSearch(a.values[0], min(least, a.values[0]), 1e6, f.tolerance)
+	s, err := load.NewSearch(a.values[0], min(least, a.values[0]), mostLoad, f.tolerance)
 	if err != nil {
 		return err
 	}
@@ -188,10 +204,27 @@ func (f *loadFlags) search(m *measurement, a *axis, next func(float64) (*result.
 			return err
 		}
 		good := st.Summary.GoodOfOffered >= f.good && !slices.Contains(st.Summary.Flags, "oversaturated")
+		_, _ = fmt.Fprintf(m.words, "%s %s: %.1f %% of offered requests are good\n", a.name, number(x), 100*st.Summary.GoodOfOffered)
+		if good && burst(st.Summary) {
+			return f.tooFew(m, s, a, x, st.Summary.Offered)
+		}
 		s.Add(good)
-		_, _ = fmt.Fprintf(m.words, "%s %.4g: %.1f %% of offered requests are good\n", a.name, x, 100*st.Summary.GoodOfOffered)
 	}
 	low, high := s.Bracket()
-	_, err = fmt.Fprintf(m.words, "\ncapacity_at_slo (%s for %.0f %% of requests): %s %.4g, and not %.4g\n", m.limits, 100*f.good, a.name, low, high)
+	_, err = fmt.Fprintf(m.words, "\ncapacity_at_slo (%s for %.0f %% of requests): %s %s, and not %s\n", m.limits, 100*f.good, a.name, number(low), number(high))
+	return err
+}
+
+// burst tells whether a step was over before its load was reached: all that it sent was in flight at once.
+func burst(s *result.Summary) bool {
+	return slices.Contains(s.Flags, underloaded) || s.Offered > 1 && s.ConcurrencyMax >= s.Offered
+}
+
+// tooFew ends a search whose steps say nothing of the loads they have in their names.
+func (f *loadFlags) tooFew(m *measurement, s *load.Search, a *axis, x float64, sent int) error {
+	m.run.AddFlags(underloaded)
+	low, _ := s.Bracket()
+	_, err := fmt.Fprintf(m.words, "\ncapacity_at_slo (%s for %.0f %% of requests): at least %s %s; the %d requests of a step are too few to hold %s: send more with --requests, or for a --duration\n",
+		m.limits, 100*f.good, a.name, number(low), sent, number(x))
 	return err
 }

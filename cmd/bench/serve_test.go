@@ -118,12 +118,58 @@ func TestServeRefusesBadUse(t *testing.T) {
 		"a ramp from":          {"--rate", "1:5"},
 		"--ramp-up":            {"--concurrency", "1:5"},
 		"--tokenizer":          {"--tokenizer", "no/where.gguf"},
-		"at least 1":           {"-n", "0"},
+		"--requests 0":         {"-n", "0"},
+		"--prefix -5":          {"--prefix", "-5"},
+		"--isl 9e+08":          {"--isl", "9e8"},
+		"--turns":              {"-w", "multi-turn", "--turns", "1e9"},
+		"--fanout 2":           {"-w", "agentic", "--fanout", "2"},
+		"stands alone":         {"--rate", "1,inf"},
+		"one value of":         {"--rate", "inf", "--bisect", "--goodput", "chat"},
+		"burstiness +Inf":      {"--rate", "1", "--burstiness", "inf"},
+		"--burstiness 0":       {"--rate", "1", "--burstiness", "0"},
+		"--grace":              {"--duration", "1s", "--grace", "-1s"},
+		"duration -1s":         {"--duration", "-1s"},
+		"max concurrency":      {"--rate", "1", "--max-concurrency", "-1"},
+		"--good 2":             {"--bisect", "--goodput", "chat", "--good", "2"},
+		"--tolerance NaN":      {"--bisect", "--goodput", "chat", "--tolerance", "nan"},
+		"--temperature NaN":    {"--temperature", "nan"},
+		"--timeout":            {"--timeout", "-1s"},
+		"frame the request":    {"-H", "Content-Length: 5"},
+		"--accelerators":       {"--accelerators", "-1"},
+		"tell e2el only":       {"--stream=false", "--goodput", "tpot:50"},
 		"--session-headers":    {"--session-headers", "a b"},
 	} {
 		if out, _, err := bench(append([]string{"serve", url, "-q"}, args...)...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v %s", args, err, out)
 		}
+	}
+}
+
+// Steps that are over before their load is reached are no capacity, and say so.
+func TestServeDoesNotGuessACapacity(t *testing.T) {
+	url := stubServer(t, &stub.Server{TTFT: 20 * time.Millisecond})
+	for _, args := range [][]string{{"--concurrency", "1"}, {"--rate", "1000"}} {
+		out, log, err := bench(append([]string{"serve", url, "-q", "-n", "3", "--isl", "4", "--osl", "1", "--bisect", "--goodput", "ttft:60000", "--warmup", "0"}, args...)...)
+		if err != nil || !strings.Contains(out, "requests of a step are too few to hold") || strings.Contains(out, "1000000") {
+			t.Errorf("%v: %v: %s%s", args, err, out, log)
+		}
+	}
+	if out, log, err := bench("serve", url, "-q", "-n", "3", "--isl", "4", "--osl", "1", "--concurrency", "16384"); err != nil || !strings.Contains(out, "flags: underloaded") {
+		t.Errorf("%v: %s%s", err, out, log)
+	}
+}
+
+// What could not begin leaves its folder free, and says what to do.
+func TestServeThatCannotBegin(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "out")
+	for want, args := range map[string][]string{"start a server there": {"http://127.0.0.1:1"}, "want a URL": {"ftp://x"}, "needs --goodput": {"127.0.0.1:1", "--bisect"}} {
+		if _, _, err := bench(append([]string{"serve", "-o", dir}, args...)...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+	url := stubServer(t, &stub.Server{})
+	if _, _, err := bench("serve", url, "-q", "-n", "2", "--isl", "4", "--osl", "1", "-o", dir); err != nil {
+		t.Errorf("the folder is taken: %v", err)
 	}
 }
 

@@ -43,7 +43,7 @@ func simCommand() *cobra.Command {
 			"With --experiment, sets up published results again and prints them beside what is simulated.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if f.experiment.ids != nil {
+			if cmd.Flags().Changed("experiment") {
 				return f.experiment.run(cmd.Context(), cmd.ErrOrStderr(), cmd.OutOrStdout(), f.dir)
 			}
 			return f.run(cmd.Context(), cmd.ErrOrStderr(), cmd.OutOrStdout())
@@ -67,9 +67,15 @@ func (f *simFlags) run(ctx context.Context, log, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if f.load.bisect || f.load.stopSaturated {
+	switch {
+	case f.load.bisect || f.load.stopSaturated:
 		return errors.New("--bisect and --stop-saturated are for bench serve")
+	case len(f.experiment.arms) > 0 || f.experiment.trace != "":
+		return errors.New("--arm and --traces need --experiment")
+	case f.warmup < 0 || f.load.duration < 0:
+		return fmt.Errorf("--warm-up %v and --duration %v must not be negative", f.warmup, f.load.duration)
 	}
+	f.load.duration = cmp.Or(f.load.duration, simulated)
 	a, err := f.axis()
 	if err != nil {
 		return err
@@ -114,7 +120,7 @@ func (f *simFlags) step(ctx context.Context, m *measurement, a *axis, x float64,
 	if err != nil {
 		return err
 	}
-	cfg.Workload, cfg.Warmup, cfg.Measure = w, f.warmup, cmp.Or(o.Duration, simulated)
+	cfg.Workload, cfg.Warmup, cfg.Measure = w, f.warmup, f.load.duration
 	o.Duration = cfg.Warmup + cfg.Measure
 	o.Recycle = o.Mode != schedule.Fixed
 	cfg.Load = o
@@ -168,6 +174,9 @@ func printRanks(w io.Writer, r *des.Result, o schedule.Options) {
 	_, _ = fmt.Fprintln(w)
 	if r.Unfinished > 0 && (o.Mode == schedule.Rate || o.Mode == schedule.Constant) {
 		_, _ = fmt.Fprintf(w, "%d requests had no end when the run stopped: the cluster cannot keep up\n", r.Unfinished)
+	}
+	if len(r.Good()) == 0 {
+		_, _ = fmt.Fprintln(w, "no request was answered within the measured time: a longer --duration, or a faster cluster, would show more")
 	}
 	if r.Leaked > 0 {
 		_, _ = fmt.Fprintf(w, "%d blocks were lost: a bug\n", r.Leaked)

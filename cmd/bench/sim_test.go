@@ -67,6 +67,14 @@ func TestPlan(t *testing.T) {
 	}
 }
 
+// A run that nobody can finish says so.
+func TestSimTellsThatNothingWasAnswered(t *testing.T) {
+	out, _, err := bench("sim", "--cluster", "1xMIXED", "-w", "multi-turn", "--conversations", "2", "--sessions", "1", "--warm-up", "0s", "--duration", "1s", "--hop", "1h")
+	if err != nil || !strings.Contains(out, "no request was answered within the measured time") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
 func TestSimAndPlanRefuseBadUse(t *testing.T) {
 	for want, args := range map[string][]string{
 		"--cluster":      {"sim", "--cluster", "2xFOO"},
@@ -76,7 +84,18 @@ func TestSimAndPlanRefuseBadUse(t *testing.T) {
 		"no such file":   {"sim", "--profile", "nowhere.json"},
 		"--experiment":   {"sim", "--experiment", "e99"},
 		"there are":      {"sim", "--experiment", "r3", "--arm", "x"},
-		"hosts":          {"sim", "--host-blocks", "10", "--host-bandwidth", "0"},
+		"--host-band":    {"sim", "--host-blocks", "10", "--host-bandwidth", "0"},
+		"--bandwidth":    {"sim", "--bandwidth", "nan"},
+		"--hop":          {"sim", "--hop", "-1s"},
+		"15 GB":          {"sim", "--blocks", "999999999"},
+		"--kv-bytes":     {"sim", "--kv-bytes", "0"},
+		"--warm-up":      {"sim", "--warm-up", "-1s"},
+		"--arm":          {"sim", "--arm", "x"},
+		"names none":     {"sim", "--experiment", ""},
+		"--traces":       {"sim", "--experiment", "e12", "--traces", "nowhere"},
+		"rate 1e+09":     {"sim", "--rate", "1e9"},
+		"--think":        {"sim", "-w", "multi-turn", "--think", "1e9"},
+		"--ttft":         {"plan", "--ttft", "0s"},
 		"--bisect":       {"sim", "--bisect", "--rate", "1"},
 		"--budget":       {"plan", "--budget", "3"},
 		"--ladder":       {"plan", "--ladder", "0"},

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -129,6 +130,9 @@ func (f *clusterFlags) config(seed uint64) (cfg des.Config, err error) {
 	if err != nil {
 		return cfg, err
 	}
+	if err := f.check(roles); err != nil {
+		return cfg, err
+	}
 	cfg = des.Config{
 		Seed: seed, Frontends: f.frontends, Retries: 1, Ideal: des.Ideal{Step: f.step},
 		Net: des.Net{
@@ -155,6 +159,35 @@ func (f *clusterFlags) config(seed uint64) (cfg des.Config, err error) {
 		}
 	}
 	return cfg, nil
+}
+
+// mostBlocks bounds the blocks of all ranks, whose books take 300 bytes each.
+const mostBlocks = 50_000_000
+
+// check names the flag of what the simulator would refuse by another name, or not survive.
+func (f *clusterFlags) check(roles []role) error {
+	ranks := 0
+	for _, r := range roles {
+		ranks += r.instances * r.ranks
+	}
+	for _, c := range []struct {
+		wrong bool
+		text  string
+	}{
+		{f.blocks < 1 || f.hostBlocks < 0, fmt.Sprintf("--blocks %d and --host-blocks %d: want 1 and 0 at least", f.blocks, f.hostBlocks)},
+		{max(f.blocks, f.hostBlocks) > mostBlocks/ranks, fmt.Sprintf("--blocks %d and --host-blocks %d of %d ranks: want %d of all ranks at most, which take 15 GB", f.blocks, f.hostBlocks, ranks, mostBlocks)},
+		{f.block < 1 || f.block > 1<<20, fmt.Sprintf("--tokens-per-block %d: want 1 to %d", f.block, 1<<20)},
+		{f.kvBytes < 4 || f.kvBytes > 1<<30, fmt.Sprintf("--kv-bytes %d: want 4 to %d", f.kvBytes, 1<<30)},
+		{!(f.bandwidth >= 1e-6 && f.bandwidth <= 1e6), fmt.Sprintf("--bandwidth %g: want GB/s, 1e-6 to 1e6", f.bandwidth)},
+		{f.hostBlocks > 0 && !(f.hostBandwidth >= 1e-6 && f.hostBandwidth <= 1e6), fmt.Sprintf("--host-bandwidth %g: want GB/s, 1e-6 to 1e6", f.hostBandwidth)},
+		{f.hop < 0 || f.step < 0, fmt.Sprintf("--hop %v and --gen-step %v must not be negative", f.hop, f.step)},
+		{f.frontends < 1 || f.frontends > 100_000, fmt.Sprintf("--frontends %d: want 1 to 100000", f.frontends)},
+	} {
+		if c.wrong {
+			return errors.New(c.text)
+		}
+	}
+	return nil
 }
 
 func (f *clusterFlags) group(r role, kind, path string, batch int) (des.Group, error) {

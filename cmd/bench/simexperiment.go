@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -40,8 +41,16 @@ func (f *experimentFlags) add(fs *pflag.FlagSet) {
 
 // run runs the presets, and writes ID.json for each into dir.
 func (f *experimentFlags) run(ctx context.Context, log, out io.Writer, dir string) error {
-	if f.seeds < 1 || !(f.time > 0) || f.jobs < 1 {
-		return fmt.Errorf("--seeds %d, --time %g and --jobs %d must be above 0", f.seeds, f.time, f.jobs)
+	if f.seeds < 1 || !(f.time > 0 && f.time <= 1000) || f.jobs < 1 {
+		return fmt.Errorf("--seeds %d, --time %g and --jobs %d must be above 0, --time 1000 at most", f.seeds, f.time, f.jobs)
+	}
+	if len(f.ids) == 0 {
+		return errors.New("--experiment: names none; all runs all of them")
+	}
+	if f.trace != "" {
+		if st, err := os.Stat(f.trace); err != nil || !st.IsDir() {
+			return fmt.Errorf("--traces %s: want a folder that is there", f.trace)
+		}
 	}
 	list := experiment.List()
 	if len(f.ids) != 1 || f.ids[0] != "all" {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -66,12 +67,15 @@ type server struct {
 	exact   bool // prompts are made with the server's tokenizer
 }
 
+// patience is how long a server may take to answer a short request before the user is told.
+const patience = 10 * time.Second
+
 // open prepares the client of a server, and asks it for its model.
-func (f *targetFlags) open(ctx context.Context, name, url string, log io.Writer) (*server, error) {
-	if !strings.Contains(url, "://") {
-		url = "http://" + url
+func (f *targetFlags) open(ctx context.Context, name, addr string, log io.Writer) (*server, error) {
+	if !strings.Contains(addr, "://") {
+		addr = "http://" + addr
 	}
-	c := &load.Client{URL: url, API: load.API(f.api), Model: f.model, Key: f.key, Timeout: f.timeout, ForceClose: f.forceClose}
+	c := &load.Client{URL: addr, API: load.API(f.api), Model: f.model, Key: f.key, Timeout: f.timeout, ForceClose: f.forceClose}
 	if c.Key == "" {
 		c.Key = os.Getenv("OPENAI_API_KEY")
 	}
@@ -82,34 +86,46 @@ func (f *targetFlags) open(ctx context.Context, name, url string, log io.Writer)
 	if c.Model == "" {
 		models, err := c.Models(ctx)
 		if err != nil {
-			return nil, fmt.Errorf("%w; name the model with --model if the server has no list", err)
+			return nil, fmt.Errorf("%w; start a server there, name another URL, or --model if it has no list", err)
 		}
 		if len(models) == 0 {
-			return nil, fmt.Errorf("%s lists no model: name one with --model", url)
+			return nil, fmt.Errorf("%s lists no model: name one with --model", addr)
 		}
 		c.Model = models[0]
 	}
 	p.Model = c.Model
-	s := &server{client: c, prompts: p, info: result.Target{Name: name, URL: url, Model: c.Model}}
+	s := &server{client: c, prompts: p, info: result.Target{Name: name, URL: addr, Model: c.Model}}
 	if err := s.vocabulary(f.tokenizer); err != nil {
 		return nil, err
 	}
 	s.describe(ctx)
+	slow := time.AfterFunc(patience, func() {
+		_, _ = fmt.Fprintf(log, "%s has not answered a short request yet: it is waited for as long as --timeout says (%v)\n", s.info.Name, f.timeout)
+	})
+	defer slow.Stop()
 	return s, s.calibrate(ctx, log)
 }
 
 // settings reads the flags that are texts.
 func (f *targetFlags) settings(c *load.Client, p *load.Prompts) error {
-	if c.API != load.Chat && c.API != load.Completions {
+	switch {
+	case c.API != load.Chat && c.API != load.Completions:
 		return fmt.Errorf("--api %q: want chat or completions", f.api)
+	case !(f.temperature >= 0 && f.temperature <= 100):
+		return fmt.Errorf("--temperature %g: want 0 to 100", f.temperature)
+	case f.timeout < 0:
+		return fmt.Errorf("--timeout %v: must not be negative, 0 = no limit", f.timeout)
+	}
+	if u, err := url.Parse(c.URL); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return fmt.Errorf("server %q: want a URL like %s", c.URL, defaultURL)
 	}
 	c.Extra = http.Header{}
 	for _, h := range f.headers {
 		name, value, ok := strings.Cut(h, ":")
-		if !ok {
-			return fmt.Errorf("--header %q: want \"Name: value\"", h)
+		if name = strings.TrimSpace(name); !ok || !token(name) || strings.ContainsAny(value, "\r\n\x00") || framing[http.CanonicalHeaderKey(name)] {
+			return fmt.Errorf("--header %q: want \"Name: value\" of a header that does not frame the request", h)
 		}
-		c.Extra.Add(strings.TrimSpace(name), strings.TrimSpace(value))
+		c.Extra.Add(name, strings.TrimSpace(value))
 	}
 	if f.extra != "" {
 		if err := json.Unmarshal([]byte(f.extra), &p.Extra); err != nil {
@@ -126,6 +142,14 @@ func (f *targetFlags) settings(c *load.Client, p *load.Prompts) error {
 	}
 	c.SessionHeader, c.ParentHeader, c.FinalHeader = names[0], names[1], names[2]
 	return nil
+}
+
+// framing are the headers that say where a request ends, which only the client knows.
+var framing = map[string]bool{"Content-Length": true, "Transfer-Encoding": true, "Connection": true}
+
+// token tells whether a text can be the name of a header.
+func token(name string) bool {
+	return name != "" && !strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r) })
 }
 
 // vocabulary chooses the words of prompts.

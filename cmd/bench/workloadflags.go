@@ -80,8 +80,8 @@ func (f *workloadFlags) add(fs *pflag.FlagSet) {
 // make makes the workload with a seed of its own for each step.
 func (f *workloadFlags) make(step int) (*workload.Workload, error) {
 	seed := f.seed + uint64(step)<<32
-	if f.requests < 1 || f.conversations < 1 || f.groups < 1 || f.perGroup < 1 {
-		return nil, fmt.Errorf("--requests, --conversations, --groups and --per-group must be at least 1")
+	if err := f.check(); err != nil {
+		return nil, err
 	}
 	if f.name == gridName && !f.gridOK {
 		return nil, fmt.Errorf("--workload %s: is for bench serve", gridName)
@@ -113,10 +113,50 @@ func (f *workloadFlags) make(step int) (*workload.Workload, error) {
 	return nil, fmt.Errorf("--workload %q: want one of %s", f.name, strings.Join(workloadNames, ", "))
 }
 
+// check refuses numbers of which no workload can be made.
+func (f *workloadFlags) check() error {
+	for _, c := range []struct {
+		flag              string
+		value, least, top int
+	}{
+		{"requests", f.requests, 1, mostRequests}, {"conversations", f.conversations, 1, mostRequests},
+		{"groups", f.groups, 1, mostRequests}, {"per-group", f.perGroup, 1, mostRequests},
+		{"prefix", f.prefix, 0, mostTokens}, {"systems", f.systems, 1, mostRequests},
+	} {
+		if c.value < c.least || c.value > c.top {
+			return fmt.Errorf("--%s %d: want at least %d and %d at most", c.flag, c.value, c.least, c.top)
+		}
+	}
+	if !(f.fanout >= 0 && f.fanout <= 1) || !(f.reset >= 0 && f.reset <= 1) {
+		return fmt.Errorf("--fanout %g and --reset %g: want probabilities, 0 to 1", f.fanout, f.reset)
+	}
+	for _, d := range []struct {
+		flag string
+		*dist
+		top float64
+	}{
+		{"isl", &f.isl, mostTokens}, {"osl", &f.osl, mostTokens}, {"system", &f.system, mostTokens}, {"question", &f.question, mostTokens},
+		{"first", &f.first, mostTokens}, {"next", &f.next, mostTokens}, {"turns", &f.turns, mostTurns}, {"think", &f.think, mostThink},
+	} {
+		if m := d.Mean(); m > d.top {
+			return fmt.Errorf("--%s %s: want %g at most", d.flag, d.dist, d.top)
+		}
+	}
+	return nil
+}
+
+// Bounds of workloads: what is above is a mistake that would take all memory, or a day's thought.
+const (
+	mostRequests = 10_000_000
+	mostTokens   = 1 << 24 // of one prompt, or a part of it
+	mostTurns    = 100_000
+	mostThink    = 1e7 // seconds
+)
+
 func (f *workloadFlags) buckets() (out []workload.PrefixBucket, err error) {
 	for _, text := range f.prefixes {
 		var b workload.PrefixBucket
-		if n, err := fmt.Sscanf(text, "%g:%d:%d", &b.Weight, &b.Count, &b.Tokens); err != nil || n != 3 || b.Weight <= 0 || b.Count < 1 || b.Tokens < 1 {
+		if n, err := fmt.Sscanf(text, "%g:%d:%d", &b.Weight, &b.Count, &b.Tokens); err != nil || n != 3 || !(b.Weight > 0 && b.Weight < 1e9) || b.Count < 1 || b.Tokens < 1 || b.Tokens > mostTokens {
 			return nil, fmt.Errorf("--prefix-bucket %q: want WEIGHT:COUNT:TOKENS", text)
 		}
 		out = append(out, b)
