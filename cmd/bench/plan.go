@@ -80,12 +80,20 @@ func (f *planFlags) run(stop func() error, log, out io.Writer) error {
 	if m := max(f.isl.Mean(), f.osl.Mean()); m > mostTokens {
 		return fmt.Errorf("--isl %s and --osl %s: want %d at most", f.isl, f.osl, mostTokens)
 	}
+	if need, have := f.isl.Mean()+f.osl.Mean(), float64(f.cluster.blocks)*float64(f.cluster.block); need > have {
+		return fmt.Errorf("--blocks %d of %d tokens have no room for a request of %.0f", f.cluster.blocks, f.cluster.block, need)
+	}
+	if f.dir != "" {
+		if err := os.MkdirAll(f.dir, 0o755); err != nil {
+			return err
+		}
+	}
 	f.cluster.adpRouter, f.cluster.router, f.cluster.placement, f.cluster.frontends = "default", "load_balancing", "round_robin", 1
 	q, ctx, gen, mixed, err := f.question()
 	if err != nil {
 		return err
 	}
-	q.Stop = stop
+	q.Stop, q.Progress = stop, func(text string) { _, _ = fmt.Fprintln(log, text) }
 	_, _ = fmt.Fprintln(log, "measuring instances on the simulator")
 	a, err := plan.Make(q, ctx, gen)
 	if err != nil {
@@ -101,8 +109,9 @@ func (f *planFlags) run(stop func() error, log, out io.Writer) error {
 		series[0].Points = append(series[0].Points, plot.Point{X: p.UserTPS, Y: p.Ideal})
 		m, err := plan.Check(q, ctx, gen, a, p, p.Keeps)
 		if err != nil {
-			return err
+			return errors.Join(err, t.Flush()) // what was measured before is of use
 		}
+		q.Progress(fmt.Sprintf("cluster of %d ctx and %d gen: %.1f tokens/s for an accelerator", p.Ctx, p.Gen, m.TPSPerGPU))
 		series[1].Points = append(series[1].Points, plot.Point{X: m.UserTPS, Y: m.TPSPerGPU})
 		_, _ = fmt.Fprintf(t, "%d\t%.1f\t%.1f\t%d\t%d\t%.1f\t%.1f\t%.1f\t%.2f s\t%.0f %%\t%.0f %%\t%.0f %%\t\n",
 			p.Flight, p.UserTPS, p.Ideal, p.Ctx, p.Gen, p.Whole, m.TPSPerGPU, m.UserTPS, m.TTFTp95, 100*m.CtxBusy, 100*m.GenBusy, 100*(1-m.TPSPerGPU/p.Ideal))
@@ -125,7 +134,12 @@ func (f *planFlags) run(stop func() error, log, out io.Writer) error {
 	if f.dir == "" {
 		return nil
 	}
-	return errors.Join(os.MkdirAll(f.dir, 0o755), os.WriteFile(filepath.Join(f.dir, "plan.svg"), chart.SVG(), 0o600))
+	path := filepath.Join(f.dir, "plan.svg")
+	if err := os.WriteFile(path, chart.SVG(), 0o644); err != nil { //nolint:gosec // a plot to show around
+		return err
+	}
+	_, _ = fmt.Fprintf(out, "\nwritten to %s\n", path)
+	return nil
 }
 
 // question turns the flags into what the planner asks.
@@ -133,14 +147,17 @@ func (f *planFlags) question() (q plan.Question, ctx, gen, mixed plan.Spec, err 
 	cfg := &f.cluster
 	ctx.GPUs, gen.GPUs, mixed.GPUs = f.ctxGPUs, f.genGPUs, f.genGPUs
 	genProfile := cmp.Or(cfg.genProfile, cfg.profile)
+	cfg.shape = "1xCTX|1xGEN"
+	net, err := cfg.config(f.seed) // reads all files, and checks all numbers
+	if err != nil {
+		return q, ctx, gen, mixed, err
+	}
 	var errs [3]error
 	ctx.Group, errs[0] = cfg.group(role{executor.Ctx, 1, 1}, cfg.router, cfg.profile, cfg.maxBatch)
 	gen.Group, errs[1] = cfg.group(role{executor.Gen, 1, 1}, cfg.router, genProfile, cfg.maxBatch)
 	mixed.Group, errs[2] = cfg.group(role{executor.Mixed, 1, 1}, cfg.router, genProfile, cfg.maxBatch)
-	cfg.shape = "1xCTX|1xGEN"
-	net, err := cfg.config(f.seed)
 	q = plan.Question{
 		Input: f.isl.Dist, Output: f.osl.Dist, TTFT: f.ttft, Ladder: f.ladder, Budget: f.budget, Net: net.Net, Seed: f.seed, Measure: f.measure,
 	}
-	return q, ctx, gen, mixed, errors.Join(errs[0], errs[1], errs[2], err)
+	return q, ctx, gen, mixed, errors.Join(errs[:]...)
 }

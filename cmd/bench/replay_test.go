@@ -51,6 +51,18 @@ func TestReplayACapture(t *testing.T) {
 	}
 }
 
+// A trace that ends before its time is measured as long as it took.
+func TestReplayThatEndsEarly(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "out")
+	url := stubServer(t, &stub.Server{})
+	if out, log, err := bench("replay", captured(t), "--url", url, "-q", "--duration", "1m", "-o", dir); err != nil {
+		t.Fatalf("%v: %s%s", err, out, log)
+	}
+	if m := readSummary(t, dir); m["duration"].(float64) > 30 {
+		t.Errorf("rates are over %v s", m["duration"])
+	}
+}
+
 func TestReplayConverts(t *testing.T) {
 	dir := captured(t)
 	for _, f := range []string{"mooncake", "weka", "native"} {

@@ -159,6 +159,20 @@ func TestServeDoesNotGuessACapacity(t *testing.T) {
 	}
 }
 
+// A salt below 0 other than -1 is a salt: its texts are the same each time.
+func TestSaltsAreWhatTheySay(t *testing.T) {
+	var got []string
+	url := stubServer(t, &stub.Server{Seen: recordPrompts(&got)})
+	for range 2 {
+		if out, log, err := bench("serve", url, "-q", "-n", "1", "--isl", "8", "--osl", "1", "--warmup", "0", "--salt", "-7"); err != nil {
+			t.Fatalf("%v: %s%s", err, out, log)
+		}
+	}
+	if len(got) != 6 || got[2] != got[5] { // two find out the overhead
+		t.Errorf("%q", got)
+	}
+}
+
 // What could not begin leaves its folder free, and says what to do.
 func TestServeThatCannotBegin(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "out")

@@ -2,6 +2,7 @@ package des
 
 import (
 	"bytes"
+	"errors"
 	"math"
 	"strings"
 	"testing"
@@ -122,5 +123,24 @@ func TestHearingInPassesLosesNothing(t *testing.T) {
 	cfg.Faults = []Fault{{Kind: Kill, Instance: 1, At: 700 * time.Millisecond, For: 100 * time.Millisecond}}
 	if _, r := run(t, cfg); r.Leaked > 0 || len(r.Good()) < 50 {
 		t.Errorf("%d requests, %d blocks lost", len(r.Good()), r.Leaked)
+	}
+}
+
+// A run ends when it is told, between two seconds of its own time; asking changes nothing.
+func TestUntil(t *testing.T) {
+	stop := errors.New("enough")
+	asked := 0
+	for name, end := range map[string]func() error{"told": func() error { asked++; return stop }, "asked": func() error { return nil }, "alone": nil} {
+		s, err := New(chats(2, 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := s.Until(end)
+		switch {
+		case name == "told" && (!errors.Is(err, stop) || asked != 1):
+			t.Errorf("it went on after %d times: %v", asked, err)
+		case name != "told" && (err != nil || len(res.Good()) == 0):
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

@@ -29,6 +29,7 @@ type Question struct {
 	Seed          uint64
 	Measure       time.Duration // virtual, of each run, which is warmed up for as long
 	Stop          func() error  // says by an error that the run under way shall end; nil = never
+	Progress      func(string)  // hears what has been measured; nil = nobody wants to know
 }
 
 // Point is one speed for users, and what it costs.
@@ -52,6 +53,9 @@ type Answer struct {
 // ErrNoRate says that an instance misses the limit even when it is nearly idle.
 var ErrNoRate = errors.New("the limit is missed even at the lowest rate: raise it, or choose faster instances")
 
+// ErrNoAnswer says that nothing was complete within the measured time.
+var ErrNoAnswer = errors.New("no request ended within the measured time: measure for longer, or ask for shorter answers")
+
 // Make measures instances on the simulator and matches their rates.
 func Make(q Question, ctx, gen Spec) (*Answer, error) {
 	a := &Answer{}
@@ -59,17 +63,26 @@ func Make(q Question, ctx, gen Spec) (*Answer, error) {
 	if a.CtxRate, a.CtxOpen, err = q.ctxRate(ctx); err != nil {
 		return nil, fmt.Errorf("ctx: %w", err)
 	}
+	q.tell("ctx instance: %.3g requests/s", a.CtxRate)
 	out := mean(q.Output, q.Seed)
 	for _, n := range q.Ladder {
 		p := Point{Flight: n}
 		if p.UserTPS, p.GenRate, err = q.genRate(gen, n); err != nil {
 			return nil, fmt.Errorf("gen: %w", err)
 		}
+		q.tell("gen instance with %d in flight: %.3g requests/s", n, p.GenRate)
 		p.Ideal = p.GenRate * out / (float64(ctx.GPUs)*p.GenRate/a.CtxRate + float64(gen.GPUs))
 		p.Ctx, p.Gen, p.Whole = whole(q.Budget, ctx.GPUs, gen.GPUs, a.CtxRate, p.GenRate, out)
 		a.Points = append(a.Points, p)
 	}
 	return a, nil
+}
+
+// tell tells what has been measured.
+func (q *Question) tell(format string, args ...any) {
+	if q.Progress != nil {
+		q.Progress(fmt.Sprintf(format, args...))
+	}
 }
 
 // whole finds the numbers of instances within a budget that give most for each
@@ -168,7 +181,10 @@ func (q *Question) genRate(gen Spec, n int) (userTPS, rate float64, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	return userSpeed(r), r.Throughput(), nil
+	if userTPS, rate = userSpeed(r), r.Throughput(); rate == 0 {
+		return 0, 0, fmt.Errorf("%d in flight: %w", n, ErrNoAnswer)
+	}
+	return userTPS, rate, nil
 }
 
 // userSpeed is the inverse of the mean time between tokens.

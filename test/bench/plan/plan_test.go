@@ -61,6 +61,23 @@ func TestMake(t *testing.T) {
 	if m, err := Mixed(q, spec(executor.Mixed, 2), 1, 4); err != nil || m.UserTPS <= 0 || m.UserTPS > few.UserTPS {
 		t.Errorf("%+v, %v", m, err)
 	}
+	told, enough := 0, errors.New("enough")
+	q.Progress = func(string) { told++ }
+	q.Stop = func() error {
+		if told > 1 {
+			return enough
+		}
+		return nil
+	}
+	if _, err := Make(q, ctx, gen); !errors.Is(err, enough) || told != 2 {
+		t.Errorf("it goes on after %d measurements: %v", told, err)
+	}
+	q.Stop = nil
+	long := q
+	long.Output = workload.Fixed(100_000)
+	if _, err := Make(long, ctx, gen); !errors.Is(err, ErrNoAnswer) {
+		t.Errorf("answers that take longer than is measured: %v", err)
+	}
 	q.TTFT = time.Millisecond
 	if _, err := Make(q, ctx, gen); !errors.Is(err, ErrNoRate) {
 		t.Errorf("a limit that nothing keeps: %v", err)
