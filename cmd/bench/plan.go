@@ -88,7 +88,8 @@ func (f *planFlags) run(stop func() error, log, out io.Writer) error {
 			return err
 		}
 	}
-	f.cluster.adpRouter, f.cluster.router, f.cluster.placement, f.cluster.frontends = "default", "load_balancing", "round_robin", 1
+	f.cluster.adpRouter, f.cluster.router, f.cluster.genRouter, f.cluster.placement, f.cluster.frontends = "default", "load_balancing", "load_balancing", "round_robin", 1
+	f.cluster.genMaxBatch = f.cluster.maxBatch
 	q, ctx, gen, mixed, err := f.question()
 	if err != nil {
 		return err

@@ -176,7 +176,9 @@ func (f *clusterFlags) check(roles []role) error {
 	}{
 		{f.blocks < 1 || f.hostBlocks < 0, fmt.Sprintf("--blocks %d and --host-blocks %d: want 1 and 0 at least", f.blocks, f.hostBlocks)},
 		{max(f.blocks, f.hostBlocks) > mostBlocks/ranks, fmt.Sprintf("--blocks %d and --host-blocks %d of %d ranks: want %d of all ranks at most, which take 15 GB", f.blocks, f.hostBlocks, ranks, mostBlocks)},
-		{f.block < 1 || f.block > 1<<20, fmt.Sprintf("--tokens-per-block %d: want 1 to %d", f.block, 1<<20)},
+		{f.block < 1 || f.block > 1<<20 || f.block&(f.block-1) != 0, fmt.Sprintf("--tokens-per-block %d: want a power of two, %d at most", f.block, 1<<20)},
+		{f.maxBatch < 1 || f.genMaxBatch < 0, fmt.Sprintf("--max-batch-size %d and --gen-max-batch-size %d: want 1 at least", f.maxBatch, f.genMaxBatch)},
+		{f.maxTokens <= f.block, fmt.Sprintf("--max-num-tokens %d: want more than the %d of a block", f.maxTokens, f.block)},
 		{f.kvBytes < 4 || f.kvBytes > 1<<30, fmt.Sprintf("--kv-bytes %d: want 4 to %d", f.kvBytes, 1<<30)},
 		{!(f.bandwidth >= 1e-6 && f.bandwidth <= 1e6), fmt.Sprintf("--bandwidth %g: want GB/s, 1e-6 to 1e6", f.bandwidth)},
 		{f.hostBlocks > 0 && !(f.hostBandwidth >= 1e-6 && f.hostBandwidth <= 1e6), fmt.Sprintf("--host-bandwidth %g: want GB/s, 1e-6 to 1e6", f.hostBandwidth)},
@@ -186,6 +188,15 @@ func (f *clusterFlags) check(roles []role) error {
 		if c.wrong {
 			return errors.New(c.text)
 		}
+	}
+	for i, kind := range []string{f.router, f.genRouter}[:len(roles)] {
+		if err := (router.Config{Type: kind}).Validate(); err != nil {
+			return fmt.Errorf("%s: %w", [2]string{"--router", "--gen-router"}[i], err)
+		}
+	}
+	adp := adprouter.DefaultSettings()
+	if adp.Placement = f.placement; adp.Validate() != nil {
+		return fmt.Errorf("--placement: %w", adp.Validate())
 	}
 	return nil
 }

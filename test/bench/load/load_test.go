@@ -138,6 +138,14 @@ func TestAnInterruptEndsTheRun(t *testing.T) {
 	}
 }
 
+func TestAnInterruptedProbeBlamesNobody(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	o := options(t, serve(t, &stub.Server{TTFT: time.Hour, Seen: func(http.Header, []byte) { cancel() }}), Chat, random(1), schedule.Options{})
+	if _, err := Calibrate(ctx, o.Client, o.Prompts); !errors.Is(err, context.Canceled) || errors.Is(err, ErrProbe) {
+		t.Error(err)
+	}
+}
+
 // seen collects what the server got.
 type seen struct {
 	mu     sync.Mutex

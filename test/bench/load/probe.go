@@ -38,6 +38,9 @@ func Calibrate(ctx context.Context, c *Client, p *Prompts) (Calibration, error) 
 		begin := time.Now()
 		r := &result.Record{AskedInput: n, AskedOutput: 1, Send: result.Unset, First: result.Unset, FirstAnswer: result.Unset, Last: result.Unset}
 		c.Do(ctx, &Outgoing{Body: body}, func() int64 { return int64(time.Since(begin)) }, r, nil)
+		if err := ctx.Err(); err != nil {
+			return Calibration{}, err //nolint:wrapcheck // nothing is wrong with the server
+		}
 		if r.Outcome != result.OK {
 			return Calibration{}, fmt.Errorf("%w: %s: %s", ErrProbe, c.URL, r.Error)
 		}
