@@ -20,10 +20,14 @@ func (r *reader) finish() (*workload.Workload, *Report, error) {
 		return nil, nil, err
 	}
 	if len(r.w.Requests) == 0 {
-		return nil, nil, fmt.Errorf("%s: %w: no request is in it", r.o.Name, ErrTrace)
+		err := fmt.Errorf("%s: %w: no request is in it", r.o.Name, ErrTrace)
+		if r.skipped > 0 {
+			err = fmt.Errorf("%w: %d rows are beyond the limits of the format", err, r.skipped)
+		}
+		return nil, nil, err
 	}
 	rep := Describe(r.w)
-	rep.LeftOut = r.bad
+	rep.LeftOut, rep.Skipped = r.bad, r.skipped
 	return r.w, rep, nil
 }
 

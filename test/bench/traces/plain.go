@@ -219,11 +219,13 @@ const (
 func (r *reader) sharegpt(data []byte) error {
 	return each(r, data, func(line int, v *shareRow) error {
 		if len(v.Conversations) < 2 || v.Conversations[0].From != "human" && v.Conversations[0].From != "user" {
-			return nil // not a question with its answer: the corpus has some
+			r.skipped++ // not a question with its answer: the corpus has some
+			return nil
 		}
 		ask, answer := v.Conversations[0].Value, v.Conversations[1].Value
 		in, out := r.tokens(ask), r.tokens(answer)
 		if in < shareLeast || out < shareLeast || in > sharePrompt || in+out > shareTotal {
+			r.skipped++
 			return nil
 		}
 		r.add(line, workload.Request{

@@ -3,11 +3,13 @@ package traces
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 
 	"tandem/test/bench/workload"
 )
@@ -75,6 +77,8 @@ type reader struct {
 	lines []place // of each request
 	bad   []*Error
 	links []link // wait_for by name, joined at the end
+
+	skipped int // rows that the format's own limits leave out
 
 	conversations map[string]*conversation
 	predecessor   map[uint64]uint64 // of hash ids
@@ -214,6 +218,17 @@ func (r *reader) failAt(at place, field, format string, args ...any) error {
 	return e
 }
 
+// wanted names a type for people.
+func wanted(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Struct, reflect.Map:
+		return "an object"
+	case reflect.Slice, reflect.Array:
+		return "an array"
+	}
+	return t.String()
+}
+
 // each decodes the JSON values of a file, be they lines, one array, or values one after the other, and calls do with the
 // line on which each begins. Members that are not known are left alone: the formats grow.
 func each[T any](r *reader, data []byte, do func(line int, v *T) error) error {
@@ -243,7 +258,7 @@ func each[T any](r *reader, data []byte, do func(line int, v *T) error) error {
 		var wrong *json.UnmarshalTypeError
 		switch {
 		case errors.As(err, &wrong):
-			if err := r.fail(line, wrong.Field, "is a JSON %s, want %s", wrong.Value, wrong.Type); err != nil {
+			if err := r.fail(line, cmp.Or(wrong.Field, "the record"), "is a JSON %s, want %s", wrong.Value, wanted(wrong.Type)); err != nil {
 				return err
 			}
 			continue

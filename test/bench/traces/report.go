@@ -21,6 +21,7 @@ type Report struct {
 	Capacity                       int        // tokens that the next are parts of
 	AtCapacity                     [4]float64 // reuse with 1/8, 1/4, 1/2 and all of it
 	LeftOut                        []*Error
+	Skipped                        int // rows that the limits of the format leave out
 }
 
 // Describe makes the report, without reuse at a capacity.
@@ -116,6 +117,9 @@ func (r *Report) Print(out io.Writer) error {
 	fmt.Fprintf(&b, "\nreuse of blocks of %d tokens with an endless cache: %.1f %%", r.Block, 100*r.Reuse)
 	if r.Capacity > 0 {
 		fmt.Fprintf(&b, "\nwith 1/8, 1/4, 1/2 and all of %d tokens: %.1f %.1f %.1f %.1f %%", r.Capacity, 100*r.AtCapacity[0], 100*r.AtCapacity[1], 100*r.AtCapacity[2], 100*r.AtCapacity[3])
+	}
+	if r.Skipped > 0 {
+		fmt.Fprintf(&b, "\nleft out: %d rows, beyond the limits of the format", r.Skipped)
 	}
 	for i, e := range r.LeftOut {
 		if i == 10 {

@@ -175,6 +175,8 @@ func TestErrorsNameLineAndField(t *testing.T) {
 		`x:2: ContextTokens is "x"`:                        {Azure, "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:01:51.16,x,1\n"},
 		`x:2: TIMESTAMP is "now"`:                          {Azure, "TIMESTAMP,ContextTokens,GeneratedTokens\nnow,1,1\n"},
 		`x:3: Timestamp is "1"`:                            {BurstGPT, "Timestamp,Request tokens,Response tokens\n5,1,1\n1,1,1\n"},
+		`x:1: the record is a JSON string, want an object`: {Mooncake, `"x"`},
+		`x:1: hash_ids is a JSON number, want an array`:    {Mooncake, `{"input_length":1,"hash_ids":5}`},
 		`x:1: turns[0] is neither`:                         {Prompts, `{"turns":[5]}`},
 		`x:1: text of turn 1 is empty`:                     {Prompts, `{"turns":[""]}`},
 		`no request is in it`:                              {ShareGPT, `[]`},
@@ -210,6 +212,23 @@ func TestTimesBeforeZero(t *testing.T) {
 	w, _, err := Read(strings.NewReader("Timestamp,Request tokens,Response tokens\n-5,1,1\n-4,1,1\n"), Options{Name: "x", Format: BurstGPT})
 	if err != nil || w.Requests[1].Arrival != time.Second {
 		t.Errorf("%v, %v", w, err)
+	}
+}
+
+// What a corpus' limits leave out is counted.
+func TestRowsBeyondTheLimits(t *testing.T) {
+	const short = `{"conversations":[{"from":"human","value":"one"},{"from":"gpt","value":"two"}]}`
+	read := func(text string) (*Report, error) {
+		_, rep, err := Read(strings.NewReader(text), Options{Name: "x", Format: ShareGPT})
+		return rep, err
+	}
+	if _, err := read(short); err == nil || !strings.Contains(err.Error(), "no request is in it: 1 rows") {
+		t.Error(err)
+	}
+	rep, err := read("[" + short + "," + samples[ShareGPT][1:])
+	var b strings.Builder
+	if err != nil || rep.Print(&b) != nil || !strings.Contains(b.String(), fmt.Sprintf("left out: %d rows", rep.Skipped)) || rep.Skipped < 1 {
+		t.Errorf("%v: %s", err, b.String())
 	}
 }
 
