@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -92,7 +93,7 @@ func (f *replayFlags) run(ctx context.Context, log, out io.Writer, args []string
 		return err
 	}
 	if f.write != "" {
-		return f.convert(w)
+		return f.convert(w, out)
 	}
 	if f.check {
 		return nil
@@ -277,6 +278,19 @@ func expand(args []string) (out []string, err error) {
 }
 
 // convert writes the trace in another format.
-func (f *replayFlags) convert(w *workload.Workload) error {
-	return replace(f.write, func(out io.Writer) error { return traces.Write(out, w, traces.Format(f.writeFormat), f.blockSize) })
+func (f *replayFlags) convert(w *workload.Workload, out io.Writer) error {
+	var written bytes.Buffer
+	if err := traces.Write(&written, w, traces.Format(f.writeFormat), f.blockSize); err != nil {
+		return err
+	}
+	if err := replace(f.write, func(out io.Writer) error { _, err := out.Write(written.Bytes()); return err }); err != nil {
+		return err
+	}
+	// Blocks of another size, and ids of each conversation alone, tell less of what prompts share.
+	back, report, err := traces.Read(&written, traces.Options{Name: f.write, Format: traces.Format(f.writeFormat), Lenient: true, Seed: f.seed})
+	if err != nil {
+		return fmt.Errorf("written, but not readable: %w", err)
+	}
+	_, err = fmt.Fprintf(out, "written to %s: %d requests, reuse of blocks of %d tokens with an endless cache: %.1f %%\n", f.write, len(back.Requests), report.Block, 100*report.Reuse)
+	return err
 }

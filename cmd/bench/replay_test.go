@@ -67,7 +67,7 @@ func TestReplayConverts(t *testing.T) {
 	dir := captured(t)
 	for _, f := range []string{"mooncake", "weka", "native"} {
 		path := filepath.Join(t.TempDir(), "x.jsonl")
-		if out, _, err := bench("replay", dir, "--write", path, "--write-format", f); err != nil {
+		if out, _, err := bench("replay", dir, "--write", path, "--write-format", f); err != nil || !strings.Contains(out, "written to "+path+": 4 requests, reuse of blocks of ") {
 			t.Fatalf("%v: %s", err, out)
 		}
 		out, _, err := bench("replay", path, "--check", "--format", f)

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 
+	"tandem/serve/router"
 	"tandem/test/bench/reroute"
 )
 
@@ -23,6 +24,8 @@ func (f *replayFlags) reroute(out io.Writer, args []string) error {
 	kind := f.routes
 	if kind == recorded {
 		kind = ""
+	} else if err := (router.Config{Type: kind}).Validate(); err != nil {
+		return fmt.Errorf("--routes: %w", err)
 	}
 	res, err := reroute.Replay(parts, kind)
 	if err != nil {
