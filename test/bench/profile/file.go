@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 )
 
 // Profile is the file that the simulator reads.
@@ -25,10 +26,16 @@ const (
 	Version = 1
 )
 
-// Make fits a profile to points.
+// Make fits a profile to points, which must tell all of it.
 func Make(model, device string, points []Point) (*Profile, error) {
 	c, fit, err := Solve(points)
 	if err != nil {
+		return nil, err
+	}
+	if err := varied(points); err != nil {
+		return nil, err
+	}
+	if err := c.check(); err != nil {
 		return nil, err
 	}
 	return &Profile{Kind: Kind, Version: Version, Model: model, Device: device, Coefficients: c, Fit: fit}, nil
@@ -58,21 +65,46 @@ func Read(r io.Reader) (*Profile, error) {
 	if p.Kind != Kind || p.Version != Version {
 		return nil, fmt.Errorf("profile: kind %q version %d, want %q version %d: make it again with bench profile", p.Kind, p.Version, Kind, Version)
 	}
-	sum := 0.0
-	for i, c := range p.Coefficients.list() {
-		name := coefficientNames[i]
+	for _, name := range coefficientNames {
 		if _, ok := given.Coefficients[name]; !ok {
 			return nil, fmt.Errorf("profile: coefficients have no %s: make it again with bench profile", name)
 		}
-		if c < 0 || c > mostSeconds {
-			return nil, fmt.Errorf("profile: %s is %g, want 0 to %g seconds", name, c, mostSeconds)
-		}
-		sum += c
 	}
-	if sum == 0 {
-		return nil, fmt.Errorf("profile: all coefficients are 0: no device is so fast")
+	if err := p.Coefficients.check(); err != nil {
+		return nil, err
 	}
 	return &p, nil
+}
+
+// check refuses what no device has.
+func (c Coefficients) check() error {
+	if c == (Coefficients{}) {
+		return errors.New("profile: all coefficients are 0: no device is so fast")
+	}
+	for i, v := range c.list() {
+		if !(v >= 0 && v <= mostSeconds) {
+			return fmt.Errorf("profile: %s is %g, want 0 to %g seconds", coefficientNames[i], v, mostSeconds)
+		}
+	}
+	return nil
+}
+
+// varied tells whether points differ in all that a profile must tell apart: what never changes would cost nothing.
+func varied(points []Point) error {
+	for _, f := range []struct {
+		name string
+		of   func(*Point) int
+	}{
+		{"ctx_tokens", func(p *Point) int { return p.CtxTokens }},
+		{"gen_requests", func(p *Point) int { return p.GenRequests }},
+		{"gen_context", func(p *Point) int { return p.GenContext }},
+	} {
+		first := f.of(&points[0])
+		if !slices.ContainsFunc(points, func(p Point) bool { return f.of(&p) != first }) {
+			return fmt.Errorf("%s is %d in all iterations, so that nothing tells what it costs: measure others too", f.name, first)
+		}
+	}
+	return nil
 }
 
 // coefficientNames are the keys of the file, in the order of list.

@@ -140,6 +140,24 @@ func TestFiles(t *testing.T) {
 	}
 }
 
+// A profile of prompts only would say that decoding is free, and one of absurd times is none.
+func TestMakeRefusesWhatDoesNotVary(t *testing.T) {
+	all := pointsOf(Coefficients{1e-3, 1e-4, 1e-5, 1e-8, 1e-9}, func() float64 { return 1 })
+	var prompts, slow []Point
+	for _, p := range all {
+		if p.GenRequests == 0 {
+			prompts = append(prompts, p)
+		}
+		p.Seconds *= 1e12
+		slow = append(slow, p)
+	}
+	for want, points := range map[string][]Point{"gen_requests is 0 in all": prompts, "want 0 to 3600": slow} {
+		if _, err := Make("m", "d", points); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+}
+
 func TestReadPoints(t *testing.T) {
 	var lines bytes.Buffer
 	lines.WriteString("a heading\n{\"step\":\"device\",\"name\":\"x\"}\n\n")
