@@ -37,13 +37,14 @@ func TestAffinityReport(t *testing.T) {
 
 func TestLocalRunsRefuseBadUse(t *testing.T) {
 	for want, args := range map[string][]string{
-		"--turns":   {"affinity", "--turns", "1"},
-		"--prompt":  {"affinity", "--prompt", "80"},
-		"--workers": {"affinity", "--workers", "0"},
-		"--threads": {"verify", "--threads", "0"},
-		"--routers": {"verify", "--routers", "fastest"},
-		"--rounds":  {"verify", "--rounds", "0"},
-		"no/where":  {"verify", "no/where.gguf"},
+		"--turns":     {"affinity", "--turns", "1"},
+		"--prompt":    {"affinity", "--prompt", "80"},
+		"--workers":   {"affinity", "--workers", "0"},
+		"--threads":   {"verify", "--threads", "0"},
+		"--routers":   {"verify", "--routers", "fastest"},
+		"--rounds":    {"verify", "--rounds", "0"},
+		"--tolerance": {"verify", "--tolerance", "-1"},
+		"no/where":    {"verify", "no/where.gguf"},
 	} {
 		if _, _, err := bench(args...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v", args, err)

@@ -97,6 +97,7 @@ func TestCompareRefusesBadUse(t *testing.T) {
 		"with --llama-server": {url, "llama-server:" + model, "--llama-server", "no/such/program"},
 		"with --python":       {url, "llama-cpp-python:" + model, "--python", "no/such/python3"},
 		"accepts 2":           {url},
+		"or one of":           {"vllm:model", url},
 	} {
 		if _, _, err := bench(append([]string{"compare"}, args...)...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v", args, err)

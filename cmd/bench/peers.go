@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -43,6 +45,9 @@ func (f *peerFlags) start(ctx context.Context, arg string, log io.Writer) (*peer
 	kind, model, ok := strings.Cut(arg, ":")
 	begin := presets[kind]
 	if !ok || begin == nil {
+		if _, err := strconv.ParseUint(model, 10, 16); ok && err != nil && !strings.Contains(arg, "/") && !strings.Contains(arg, "]") {
+			return nil, fmt.Errorf("%s: want the URL of a server, or one of %s before a model", arg, strings.Join(slices.Sorted(maps.Keys(presets)), ", "))
+		}
 		return &peer{name: arg, url: arg}, nil
 	}
 	path, err := hub.Locate(model)

@@ -49,6 +49,9 @@ func (f *profileFlags) run(ctx context.Context, log, out io.Writer, args []strin
 	var points []profile.Point
 	var model, device string
 	var err error
+	if err := f.usable(); err != nil {
+		return err
+	}
 	switch {
 	case f.check != "" && len(args) > 0:
 		return errors.New("--gpu-check has its model: leave MODEL out")
@@ -75,6 +78,26 @@ func (f *profileFlags) run(ctx context.Context, log, out io.Writer, args []strin
 		return fmt.Errorf("%w; measure on an idle machine, or write it with --force", err)
 	}
 	return f.write(out, p)
+}
+
+// leastPool is the pool that leaves enough of the grid to fit a profile to.
+const leastPool = 2048
+
+// usable refuses flags with which minutes of measuring would be in vain.
+func (f *profileFlags) usable() error {
+	if f.poolTokens < leastPool || f.threads < 0 {
+		return fmt.Errorf("--pool-tokens %d and --threads %d: want %d and 0 at least", f.poolTokens, f.threads, leastPool)
+	}
+	if f.out == "" {
+		return nil
+	}
+	if st, err := os.Stat(filepath.Dir(f.out)); err != nil || !st.IsDir() {
+		return fmt.Errorf("--output %s: there is no folder %s", f.out, filepath.Dir(f.out))
+	}
+	if st, err := os.Stat(f.out); err == nil && st.IsDir() {
+		return fmt.Errorf("--output %s: is a folder, want a file", f.out)
+	}
+	return nil
 }
 
 func readCheck(path string) ([]profile.Point, string, string, error) {

@@ -71,6 +71,7 @@ func TestPoorProfilesAreRefused(t *testing.T) {
 func TestProfileRefusesBadUse(t *testing.T) {
 	for want, args := range map[string][]string{
 		"leave MODEL out": {"--gpu-check", "x", "model"}, "no such file": {"--gpu-check", "nowhere.jsonl"}, "backend": {"--backend", "tpu"},
+		"--pool-tokens 5": {"--pool-tokens", "5"}, "--threads -1": {"--threads", "-1"}, "there is no folder": {"-o", "no/where.json"}, "is a folder": {"-o", t.TempDir()},
 	} {
 		if _, _, err := bench(append([]string{"profile"}, args...)...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v", args, err)

@@ -73,6 +73,9 @@ func (f *verifyFlags) run(ctx context.Context, log, out io.Writer, args []string
 	if f.rounds < 1 || f.conversations < 1 || f.sessions < 1 {
 		return errors.New("--rounds, --conversations and --sessions must be at least 1")
 	}
+	if !(f.tolerance > 0) {
+		return fmt.Errorf("--tolerance %g must be above 0", f.tolerance)
+	}
 	const block = 16
 	setup := live.Setup{Workers: f.local.workers, MaxBatch: 32, MaxTokens: f.rows, Blocks: f.pool / block, Block: block}
 	c, model, err := f.local.start(ctx, args, setup.Keys(), log)
