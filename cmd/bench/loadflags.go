@@ -103,6 +103,9 @@ func (f *loadFlags) check(a *axis) error {
 	case a == nil:
 		return nil
 	}
+	if err := f.idle(a); err != nil {
+		return err
+	}
 	for _, v := range a.values {
 		o := a.make(v)
 		if o.MaxConcurrency = f.maxConcurrency; math.IsInf(v, 1) && o.Requests == 0 {
@@ -111,6 +114,20 @@ func (f *loadFlags) check(a *axis) error {
 		if err := o.Check(); err != nil {
 			return err //nolint:wrapcheck // it names the value
 		}
+	}
+	return nil
+}
+
+// idle refuses flags that do nothing with the load that was chosen.
+func (f *loadFlags) idle(a *axis) error {
+	closed := a.name != "request_rate" && a.name != "speed"
+	switch {
+	case f.burstiness != 1 && f.rate == "":
+		return fmt.Errorf("%w: --burstiness is for --rate", errLoads)
+	case f.rampUp != 0 && !closed:
+		return fmt.Errorf("%w: --ramp-up is for closed loops; a --rate of FROM:TO rises", errLoads)
+	case f.maxConcurrency != 0 && closed:
+		return fmt.Errorf("%w: --max-concurrency is for open loops; a closed one has what it says in flight", errLoads)
 	}
 	return nil
 }

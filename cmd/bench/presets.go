@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 
 	"tandem/test/bench/schedule"
 	"tandem/test/bench/workload"
@@ -72,6 +73,15 @@ func (f *workloadFlags) shapes() ([]shape, error) {
 		})
 	}
 	return out, nil
+}
+
+// names lists shapes.
+func names(shapes []shape) string {
+	out := make([]string, len(shapes))
+	for i, sh := range shapes {
+		out[i] = sh.name
+	}
+	return strings.Join(out, ", ")
 }
 
 // defaults sets what a workload sends at once if no flag says it. timed: by its own times.

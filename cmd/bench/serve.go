@@ -61,6 +61,16 @@ func (f *serveFlags) run(ctx context.Context, log, out io.Writer, args []string)
 	if err != nil {
 		return err
 	}
+	shapes, err := f.workload.shapes()
+	if err != nil {
+		return err
+	}
+	if len(shapes) > 1 {
+		w.Name, w.Source = f.workload.name, "prompts and answers of "+names(shapes)+" tokens, a fifth more or less"
+		if f.load.bisect {
+			return errors.New("--bisect: the grid has several shapes; take one with --workload random")
+		}
+	}
 	quickGC()
 	m, err := f.out.begin("bench serve", f.workload.seed, f.target.stream, log, out)
 	if err != nil {
@@ -68,7 +78,7 @@ func (f *serveFlags) run(ctx context.Context, log, out io.Writer, args []string)
 	}
 	m.grace = f.load.grace
 	if err = f.load.searchable(m); err == nil {
-		err = f.measure(ctx, m, a, w, url)
+		err = f.measure(ctx, m, a, w, shapes, url)
 	}
 	f.agentx.stamp(m, err != nil)
 	return m.end(err)
@@ -90,8 +100,8 @@ func (f *serveFlags) axis() (*axis, error) {
 	return f.load.axis("concurrency", f.workload.seed)
 }
 
-// measure runs warm-up and steps.
-func (f *serveFlags) measure(ctx context.Context, m *measurement, a *axis, w *workload.Workload, url string) error {
+// measure runs warm-up, which has the first of the shapes, and the steps of all.
+func (f *serveFlags) measure(ctx context.Context, m *measurement, a *axis, w *workload.Workload, shapes []shape, url string) error {
 	s, err := f.target.open(ctx, "server", url, m.log)
 	if err != nil {
 		return err
@@ -102,13 +112,6 @@ func (f *serveFlags) measure(ctx context.Context, m *measurement, a *axis, w *wo
 	_, _ = fmt.Fprintf(m.words, "%s, %s at %s; %s: %s\n", s.info.Model, f.target.api, s.info.URL, w.Name, w.Source)
 	if err := m.warm(ctx, s, w); err != nil {
 		return err
-	}
-	shapes, err := f.workload.shapes()
-	if err != nil {
-		return err
-	}
-	if f.load.bisect && len(shapes) > 1 {
-		return errors.New("--bisect: the grid has several shapes; take one with --workload random")
 	}
 	for _, sh := range shapes {
 		if err := f.steps(ctx, m, a, s, sh); err != nil {

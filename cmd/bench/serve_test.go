@@ -127,6 +127,11 @@ func TestServeRefusesBadUse(t *testing.T) {
 		"one value of":         {"--rate", "inf", "--bisect", "--goodput", "chat"},
 		"burstiness +Inf":      {"--rate", "1", "--burstiness", "inf"},
 		"--burstiness 0":       {"--rate", "1", "--burstiness", "0"},
+		"is for --rate":        {"--constant", "1", "--burstiness", "2"},
+		"for closed loops":     {"--rate", "1", "--ramp-up", "1s"},
+		"for open loops":       {"--sessions", "1", "--max-concurrency", "2"},
+		"lengths of its own":   {"-w", "isl-osl-grid", "--isl", "5"},
+		"several shapes":       {"-w", "isl-osl-grid", "--bisect", "--goodput", "chat", "--concurrency", "1"},
 		"--grace":              {"--duration", "1s", "--grace", "-1s"},
 		"duration -1s":         {"--duration", "-1s"},
 		"max concurrency":      {"--rate", "1", "--max-concurrency", "-1"},
@@ -155,6 +160,15 @@ func TestServeDoesNotGuessACapacity(t *testing.T) {
 		}
 	}
 	if out, log, err := bench("serve", url, "-q", "-n", "3", "--isl", "4", "--osl", "1", "--concurrency", "16384"); err != nil || !strings.Contains(out, "flags: underloaded") {
+		t.Errorf("%v: %s%s", err, out, log)
+	}
+}
+
+// The grid is what its steps send, not what --isl would be.
+func TestServeNamesTheGrid(t *testing.T) {
+	url := stubServer(t, &stub.Server{})
+	out, log, err := bench("serve", url, "-q", "-w", "isl-osl-grid", "--concurrency", "1", "--duration", "20ms", "--grace", "1ms", "--warmup", "0")
+	if err != nil || !strings.Contains(out, "isl-osl-grid: prompts and answers of 1024/1024, 1024/8192, 8192/1024 tokens") || !strings.Contains(out, "8192/1024, max_concurrency 1") {
 		t.Errorf("%v: %s%s", err, out, log)
 	}
 }
