@@ -87,7 +87,11 @@ func New(cfg Config) (*Sim, error) {
 // of virtual time, with a figure of the present.
 func (s *Sim) Run(every time.Duration, watch func(*Sim)) *Result {
 	end := s.cfg.Warmup + s.cfg.Measure
-	s.after(s.cfg.Warmup, s.begin)
+	if s.cfg.Warmup == 0 {
+		s.begin() // what comes at once is of the measured time
+	} else {
+		s.after(s.cfg.Warmup, s.begin)
+	}
 	if watch != nil {
 		s.tick(every, watch)
 	}
