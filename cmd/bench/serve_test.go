@@ -112,7 +112,7 @@ func TestServeRefusesBadUse(t *testing.T) {
 		"want one of":          {"-w", "nothing"},
 		"Name: value":          {"-H", "x"},
 		"JSON object":          {"--extra-body", "[]"},
-		"token ids need":       {"--prompt-ids"},
+		"--prompt-ids needs":   {"--prompt-ids"},
 		"distribution":         {"--isl", "many"},
 		"WEIGHT:COUNT":         {"-w", "multi-turn", "--prefix-bucket", "x"},
 		"a ramp from":          {"--rate", "1:5"},

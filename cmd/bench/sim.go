@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"strings"
 	"time"
@@ -54,7 +55,7 @@ func simCommand() *cobra.Command {
 	f.workload.add(fs)
 	f.load.add(fs)
 	f.experiment.add(fs)
-	fs.DurationVar(&f.warmup, "warm-up", 20*time.Second, "virtual time before the measured time, which is --duration (2m)")
+	fs.DurationVar(&f.warmup, "warm-up", 20*time.Second, "virtual time before the measured time, which is --duration (2m); 0 unless given where all comes at the beginning")
 	fs.BoolVar(&f.watch, "watch", false, "show ranks and queues while it runs")
 	fs.StringVarP(&f.dir, "output", "o", "", "folder for result files and the report, empty = none")
 	fs.StringSliceVar(&f.goodput, "goodput", nil, "limits of a good request, as of bench serve")
@@ -79,6 +80,9 @@ func (f *simFlags) run(ctx context.Context, log, out io.Writer) error {
 	a, err := f.axis()
 	if err != nil {
 		return err
+	}
+	if atOnce(a) && !f.workload.given("warm-up") {
+		f.warmup = 0
 	}
 	if f.dir != "" {
 		if err := result.Folder(f.dir); err != nil {
@@ -109,6 +113,9 @@ func (f *simFlags) axis() (*axis, error) {
 	return f.load.axis("sessions", f.workload.seed)
 }
 
+// atOnce tells whether all that a load has comes at its beginning, where a warm-up would hide it.
+func atOnce(a *axis) bool { return a.name == "speed" || math.IsInf(a.values[0], 1) }
+
 // step simulates one load.
 func (f *simFlags) step(ctx context.Context, m *measurement, a *axis, x float64, log io.Writer) error {
 	w, err := f.workload.make(len(m.steps))
@@ -122,7 +129,7 @@ func (f *simFlags) step(ctx context.Context, m *measurement, a *axis, x float64,
 	}
 	cfg.Workload, cfg.Warmup, cfg.Measure = w, f.warmup, f.load.duration
 	o.Duration = cfg.Warmup + cfg.Measure
-	o.Recycle = o.Mode != schedule.Fixed
+	o.Recycle = !atOnce(a)
 	cfg.Load = o
 	if len(m.steps) == 0 {
 		m.describe(w, words(&o))
@@ -176,7 +183,7 @@ func printRanks(w io.Writer, r *des.Result, o schedule.Options) {
 		_, _ = fmt.Fprintf(w, "%d requests had no end when the run stopped: the cluster cannot keep up\n", r.Unfinished)
 	}
 	if len(r.Good()) == 0 {
-		_, _ = fmt.Fprintln(w, "no request was answered within the measured time: a longer --duration, or a faster cluster, would show more")
+		_, _ = fmt.Fprintln(w, "no request was answered within the measured time: a longer --duration, a shorter --warm-up or a faster cluster would show more")
 	}
 	if r.Leaked > 0 {
 		_, _ = fmt.Fprintf(w, "%d blocks were lost: a bug\n", r.Leaked)

@@ -67,6 +67,18 @@ func TestPlan(t *testing.T) {
 	}
 }
 
+// What comes all at the beginning is measured, since no warm-up comes before it.
+func TestSimMeasuresWhatComesAtOnce(t *testing.T) {
+	for want, args := range map[string][]string{
+		"29 requests in": {"-w", "pathology-head-of-line", "--isl", "240", "--duration", "1m"}, "10 requests in": {"-w", "random", "-n", "10", "--rate", "inf", "--duration", "1m"},
+	} {
+		out, _, err := bench(append([]string{"sim", "--cluster", "1xMIXED"}, args...)...)
+		if err != nil || !strings.Contains(out, want) || strings.Contains(out, "no request was answered") {
+			t.Errorf("%v: %v: %s", args, err, out)
+		}
+	}
+}
+
 // A run that nobody can finish says so.
 func TestSimTellsThatNothingWasAnswered(t *testing.T) {
 	out, _, err := bench("sim", "--cluster", "1xMIXED", "-w", "multi-turn", "--conversations", "2", "--sessions", "1", "--warm-up", "0s", "--duration", "1s", "--hop", "1h")

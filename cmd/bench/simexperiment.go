@@ -88,7 +88,7 @@ func (f *experimentFlags) run(ctx context.Context, log, out io.Writer, dir strin
 			return err
 		}
 		if c := r.Chart(); c != nil {
-			if err := os.WriteFile(filepath.Join(dir, e.ID+".svg"), c.SVG(), 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join(dir, e.ID+".svg"), c.SVG(), 0o644); err != nil {
 				return err
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -113,6 +114,8 @@ func (f *targetFlags) settings(c *load.Client, p *load.Prompts) error {
 		return fmt.Errorf("--api %q: want chat or completions", f.api)
 	case !(f.temperature >= 0 && f.temperature <= 100):
 		return fmt.Errorf("--temperature %g: want 0 to 100", f.temperature)
+	case f.promptIDs && (c.API != load.Completions || f.tokenizer == ""):
+		return errors.New("--prompt-ids needs --api completions and --tokenizer")
 	case f.timeout < 0:
 		return fmt.Errorf("--timeout %v: must not be negative, 0 = no limit", f.timeout)
 	}
