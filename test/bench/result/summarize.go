@@ -19,7 +19,7 @@ func Summarize(records []*Record, o SummaryOptions) *Summary {
 	s := &Summary{Outcomes: map[string]int{}, Dist: map[string]Stats{}, Flags: []string{}, Limits: o.Limits.String(), RequestRate: o.RequestRate}
 	d := newSamples()
 	first, last := int64(math.MaxInt64), int64(math.MinInt64)
-	var good, off int
+	var good, off, uncounted int
 	var flights []edge
 	for _, r := range records {
 		if r.Phase != Measured {
@@ -37,6 +37,9 @@ func Summarize(records []*Record, o SummaryOptions) *Summary {
 			s.Completed++
 			s.TotalIn, s.TotalOut, s.TotalHit = s.TotalIn+r.Input, s.TotalOut+r.Output, s.TotalHit+r.Cached
 			d.record(r)
+			if r.Counted == "none" {
+				uncounted++
+			}
 			if r.AskedOutput > 0 && math.Abs(float64(r.Output-r.AskedOutput)) > lengthOff*float64(r.AskedOutput) {
 				off++
 			}
@@ -57,6 +60,9 @@ func Summarize(records []*Record, o SummaryOptions) *Summary {
 		s.Dist[m] = Describe(d.values[m])
 	}
 	s.flag(o)
+	if uncounted > 0 {
+		s.Flags = append(s.Flags, "uncounted")
+	}
 	if o.OpenLoop && Oversaturated(records) {
 		s.Flags = append(s.Flags, "oversaturated")
 	}

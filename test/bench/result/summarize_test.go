@@ -94,6 +94,17 @@ func TestQuantilesInterpolateAsNumpyDoes(t *testing.T) {
 	}
 }
 
+// Answers whose tokens nobody counted make rates of tokens too low, and say so.
+func TestUncounted(t *testing.T) {
+	told, untold := rec(0, 0, 20, 3, 10, 10), rec(50, 0, 20, 0)
+	told.Counted, untold.Counted = "usage", "none"
+	for want, records := range map[bool][]*Record{false: {told}, true: {told, untold}} {
+		if s := Summarize(records, SummaryOptions{}); slices.Contains(s.Flags, "uncounted") != want {
+			t.Errorf("%d records: %v", len(records), s.Flags)
+		}
+	}
+}
+
 func TestLimits(t *testing.T) {
 	for _, bad := range []string{"", "ttft", "ttft:x", "speed:3", "ttft:-1", "ttft:NaN", "ttft:Inf"} {
 		if _, err := ParseLimits([]string{bad}); err == nil {

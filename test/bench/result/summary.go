@@ -49,7 +49,7 @@ type Summary struct {
 
 	// Dist holds the distributions by the names of Metrics, in seconds, tokens or tokens a second.
 	Dist map[string]Stats `json:"distributions"`
-	// Flags say why numbers may mean less than they seem: degraded_schedule, osl_mismatch, oversaturated, errors, and what
+	// Flags say why numbers may mean less than they seem: degraded_schedule, osl_mismatch, oversaturated, errors, uncounted, and what
 	// who runs the load adds: underloaded, cut_off.
 	Flags []string `json:"flags"`
 }
