@@ -1,6 +1,7 @@
 package load
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -81,7 +82,9 @@ type errStatus struct {
 	text string
 }
 
-func (e *errStatus) Error() string { return fmt.Sprintf("status %d: %s", e.code, e.text) }
+func (e *errStatus) Error() string {
+	return fmt.Sprintf("status %d: %s", e.code, cmp.Or(e.text, http.StatusText(e.code)))
+}
 
 // Why requests are cancelled, as the records say it.
 var (
@@ -147,7 +150,11 @@ func (c *Client) post(ctx context.Context, out *Outgoing, x *exchange) error {
 	x.head(resp.Header)
 	if resp.StatusCode != http.StatusOK {
 		body, _ := io.ReadAll(io.LimitReader(resp, 64<<10)) // what can be read of it is shown
-		return &errStatus{resp.StatusCode, errorText(body)}
+		text := errorText(body)
+		if to := resp.Header.Get("Location"); to != "" && resp.StatusCode/100 == 3 {
+			text = "redirected to " + short([]byte(to)) + ": name that server"
+		}
+		return &errStatus{resp.StatusCode, text}
 	}
 	if strings.HasPrefix(resp.Header.Get("Content-Type"), "application/json") {
 		return x.whole(resp)
@@ -375,9 +382,11 @@ func (c *Client) Models(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("models of %s: %w", c.URL, err)
 	}
-	out := make([]string, len(list.Data))
-	for i, m := range list.Data {
-		out[i] = m.ID
+	var out []string
+	for _, m := range list.Data {
+		if m.ID != "" {
+			out = append(out, m.ID)
+		}
 	}
 	return out, nil
 }

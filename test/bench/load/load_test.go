@@ -138,6 +138,24 @@ func TestAnInterruptEndsTheRun(t *testing.T) {
 	}
 }
 
+// A server that is elsewhere, or says nothing, is reported with what to do.
+func TestRedirectsAndEmptyErrors(t *testing.T) {
+	for want, answer := range map[string]func(http.ResponseWriter){
+		"status 307: redirected to http://elsewhere/: name that server": func(w http.ResponseWriter) {
+			w.Header().Set("Location", "http://elsewhere/")
+			w.WriteHeader(http.StatusTemporaryRedirect)
+		},
+		"status 502: Bad Gateway": func(w http.ResponseWriter) { w.WriteHeader(http.StatusBadGateway) },
+	} {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { answer(w) }))
+		o := options(t, srv.URL, Chat, random(1), schedule.Options{Mode: schedule.Concurrency, Concurrency: 1})
+		if r := mustRun(t, o)[0]; r.Error != want {
+			t.Errorf("%q, want %q", r.Error, want)
+		}
+		srv.Close()
+	}
+}
+
 func TestAnInterruptedProbeBlamesNobody(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	o := options(t, serve(t, &stub.Server{TTFT: time.Hour, Seen: func(http.Header, []byte) { cancel() }}), Chat, random(1), schedule.Options{})
