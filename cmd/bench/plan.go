@@ -74,8 +74,8 @@ func (f *planFlags) run(stop func() error, log, out io.Writer) error {
 	if len(f.ladder) == 0 || f.ladder[0] < 1 || f.ladder[len(f.ladder)-1] > 100_000 {
 		return errors.New("--ladder: numbers must be at least 1, and 100000 at most")
 	}
-	if f.ttft <= 0 || f.measure < time.Second || f.budget > 100_000 {
-		return fmt.Errorf("--ttft %v must be above 0, --duration %v at least 1s, and --budget %d at most 100000", f.ttft, f.measure, f.budget)
+	if f.ttft <= 0 || f.measure < time.Second || f.measure > 24*time.Hour || f.budget > 100_000 {
+		return fmt.Errorf("--ttft %v must be above 0, --duration %v 1s to 24h, and --budget %d at most 100000", f.ttft, f.measure, f.budget)
 	}
 	if m := max(f.isl.Mean(), f.osl.Mean()); m > mostTokens {
 		return fmt.Errorf("--isl %s and --osl %s: want %d at most", f.isl, f.osl, mostTokens)

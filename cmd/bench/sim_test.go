@@ -114,6 +114,7 @@ func TestSimAndPlanRefuseBadUse(t *testing.T) {
 		"rate 1e+09":      {"sim", "--rate", "1e9"},
 		"--think":         {"sim", "-w", "multi-turn", "--think", "1e9"},
 		"--ttft":          {"plan", "--ttft", "0s"},
+		"1s to 24h":       {"plan", "--duration", "9999h"},
 		"no room for a":   {"plan", "--blocks", "10"},
 		"not a directory": {"plan", "-o", "/dev/null/x"},
 		"measure for":     {"plan", "--duration", "1s", "--osl", "100000"},
