@@ -119,9 +119,12 @@ func (f *workloadFlags) check() error {
 		flag              string
 		value, least, top int
 	}{
-		{"requests", f.requests, 1, mostRequests}, {"conversations", f.conversations, 1, mostRequests},
-		{"groups", f.groups, 1, mostRequests}, {"per-group", f.perGroup, 1, mostRequests},
-		{"prefix", f.prefix, 0, mostTokens}, {"systems", f.systems, 1, mostRequests},
+		{"requests", f.requests, 1, mostRequests},
+		{"conversations", f.conversations, 1, mostRequests},
+		{"groups", f.groups, 1, mostRequests},
+		{"per-group", f.perGroup, 1, mostRequests},
+		{"prefix", f.prefix, 0, mostTokens},
+		{"systems", f.systems, 1, mostRequests},
 	} {
 		if c.value < c.least || c.value > c.top {
 			return fmt.Errorf("--%s %d: want at least %d and %d at most", c.flag, c.value, c.least, c.top)
@@ -135,8 +138,14 @@ func (f *workloadFlags) check() error {
 		*dist
 		top float64
 	}{
-		{"isl", &f.isl, mostTokens}, {"osl", &f.osl, mostTokens}, {"system", &f.system, mostTokens}, {"question", &f.question, mostTokens},
-		{"first", &f.first, mostTokens}, {"next", &f.next, mostTokens}, {"turns", &f.turns, mostTurns}, {"think", &f.think, mostThink},
+		{"isl", &f.isl, mostTokens},
+		{"osl", &f.osl, mostTokens},
+		{"system", &f.system, mostTokens},
+		{"question", &f.question, mostTokens},
+		{"first", &f.first, mostTokens},
+		{"next", &f.next, mostTokens},
+		{"turns", &f.turns, mostTurns},
+		{"think", &f.think, mostThink},
 	} {
 		if m := d.Mean(); m > d.top {
 			return fmt.Errorf("--%s %s: want %g at most", d.flag, d.dist, d.top)
