@@ -31,8 +31,8 @@ type pass struct {
 	batch tensor.Batch
 }
 
-func newPass(threads, maxRows int, kv tensor.KVShape) (*pass, error) {
-	b, err := cpu.New(cpu.Config{Threads: threads, KV: kv, MaxRows: maxRows})
+func (o *options) newPass(maxRows int, kv tensor.KVShape) (*pass, error) {
+	b, err := cpu.New(cpu.Config{Threads: o.threads, KV: kv, MaxRows: maxRows, Activations: o.form()})
 	if err != nil {
 		return nil, err
 	}
@@ -94,13 +94,27 @@ func kernels(o *options, out *bytes.Buffer) error {
 	return o.attention(out)
 }
 
-// peak is the arithmetic that products with levels can reach.
-func peak(l cpu.Limits) float64 {
+// form is what activations become beside quantised weights, by default what a worker does.
+func (o *options) form() cpu.Activations {
+	switch o.activations {
+	case "int8":
+		return cpu.Activations8
+	case "int16":
+		return cpu.Activations16
+	}
+	return cpu.BestActivations("")
+}
+
+// peak is the arithmetic that products with weights of a kind can reach.
+func (o *options) peak(l cpu.Limits, kind string) float64 {
+	if o.form() == cpu.Activations8 && kind != "bf16" {
+		return max(l.Int16, l.Int8)
+	}
 	return max(l.Int16, l.Int8/2) // activations of 16 bits are two bytes
 }
 
 func (o *options) products(out *bytes.Buffer, kind string, d tensor.DType) error {
-	p, err := newPass(o.threads, rowCounts[len(rowCounts)-1], tensor.KVShape{Layers: 1, KVHeads: 1, HeadDim: 64, BlockTokens: 16, Blocks: 40, DType: tensor.BF16})
+	p, err := o.newPass(rowCounts[len(rowCounts)-1], tensor.KVShape{Layers: 1, KVHeads: 1, HeadDim: 64, BlockTokens: 16, Blocks: 40, DType: tensor.BF16})
 	if err != nil {
 		return err
 	}
@@ -136,7 +150,7 @@ func (o *options) products(out *bytes.Buffer, kind string, d tensor.DType) error
 	}
 	for i, rows := range rowCounts {
 		rate, ops := float64(weights)/took[i], 2*float64(rows)*matrixRows*matrixCols/took[i]
-		fmt.Fprintf(out, "| %s | %d | %.1f | %.0f %% | %.0f | %.0f %% |\n", kind, rows, rate/1e9, 100*rate/readLimit(l, weights), ops/1e9, 100*ops/peak(l))
+		fmt.Fprintf(out, "| %s | %d | %.1f | %.0f %% | %.0f | %.0f %% |\n", kind, rows, rate/1e9, 100*rate/readLimit(l, weights), ops/1e9, 100*ops/o.peak(l, kind))
 	}
 	return nil
 }
@@ -166,7 +180,7 @@ func pagesOf(s, n int) []int32 {
 func (o *options) attention(out *bytes.Buffer) error {
 	const layers, heads, kvHeads, width, most = 4, 32, 8, 64, 8192
 	kv := tensor.KVShape{Layers: layers, KVHeads: kvHeads, HeadDim: width, BlockTokens: 16, Blocks: 8*2048/16 + 8, DType: tensor.BF16}
-	p, err := newPass(o.threads, 64, kv)
+	p, err := o.newPass(64, kv)
 	if err != nil {
 		return err
 	}

@@ -237,7 +237,7 @@ func (o *options) shares(s subject, e *speed.Engine, rates map[string]float64, l
 	one := rates["decode batch 1 depth 128"]
 	return fmt.Sprintf("| %s | %.1f | %.0f %% | %.0f %% | %.0f %% | %.2f | %.2f | %.2f |\n", s, loaded.Seconds(),
 		100*float64(read)*one/readLimit(l, read), 100*beside,
-		100*2*float64(linear(c))*rates["prefill 512"]/peak(l), 8*one/rates["decode batch 8 depth 128"], turn/alone, speed.Median(loop)), nil
+		100*2*float64(linear(c))*rates["prefill 512"]/o.peak(l, s.kind), 8*one/rates["decode batch 8 depth 128"], turn/alone, speed.Median(loop)), nil
 }
 
 // besideReading is the rate at which steps of one sequence read their weights, as a share
